@@ -1,0 +1,59 @@
+# Every target makes .venv and installs what it needs into it first, once; a change of pyproject.toml installs again.
+#   PYTHON=...   the interpreter (default: the newest of python3.14 .. python3.11, python3)
+#   ARGS=...     passed on, e.g. make quickstart ARGS="--train.steps 100", make test ARGS="-k yarn"
+PYTHON ?=
+ARGS ?=
+TORCH ?= torch==2.13.0
+export PYTHON
+
+python := .venv/bin/python
+# The checkout's own place is part of the stamps: a copied checkout would otherwise run the original's code.
+here := $(shell pwd | cksum | cut -d ' ' -f 1)
+run := .venv/.run-$(here)
+dev := .venv/.dev-$(here)
+parity := .venv/.parity-$(here)
+
+.PHONY: help quickstart test slow lint bench parity clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+quickstart: $(run) ## train a small model and sweep the methods over longer contexts
+	$(python) scripts/extrapolate.py configs/quickstart.toml $(ARGS)
+
+test: $(dev) ## the tests that run in moments
+	$(python) -m pytest $(ARGS)
+
+slow: $(dev) ## the tests left out of `make test`
+	$(python) -m pytest -m slow $(ARGS)
+
+lint: $(dev) ## formatting, lint and types
+	$(python) -m ruff format --check .
+	$(python) -m ruff check .
+	$(python) -m mypy $(ARGS)
+
+bench: $(run) ## speed and memory on this machine
+	$(python) scripts/bench.py $(ARGS)
+
+parity: $(parity) ## compare with transformers and torch (a large download)
+	$(python) -m pytest -m "" tests/parity $(ARGS)
+
+clean: ## remove .venv, caches and build outputs; results in runs/ stay
+	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find rope_jax scripts tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(run): pyproject.toml
+	@sh scripts/environment.sh train,report
+	@touch $@
+
+$(dev): pyproject.toml
+	@sh scripts/environment.sh train,report,dev
+	@touch $@
+
+# torch first and by pip, at the version the parity numbers were made with: left open it may bring gigabytes of CUDA.
+$(parity): pyproject.toml
+	@sh scripts/environment.sh train,report,dev pip
+	$(python) -m pip install $(TORCH)
+	@sh scripts/environment.sh train,report,dev,parity
+	@touch $@

@@ -1,0 +1,66 @@
+"""rope_jax: RoPE in JAX, with every way to stretch it as a composable transform.
+
+schedule = chain(YaRN(factor=4.0, original_length=2048))(geometric_schedule(64))
+table = rotary_table(schedule, positions)
+q, k = rotate(q, table), rotate(k, table)
+"""
+
+import importlib
+from importlib.metadata import version as _version
+from typing import Any
+
+# Attention
+from rope_jax.attention import attend as attend
+
+# Layouts of channel pairs
+from rope_jax.layout import convert_layout as convert_layout
+
+# Positions
+from rope_jax.positions import check_positions as check_positions
+from rope_jax.positions import lengths as lengths
+from rope_jax.positions import packed_positions as packed_positions
+from rope_jax.positions import padded_positions as padded_positions
+
+# Rotation
+from rope_jax.rotation import RotaryTable as RotaryTable
+from rope_jax.rotation import rotary_table as rotary_table
+from rope_jax.rotation import rotate as rotate
+from rope_jax.rotation import unrotate as unrotate
+
+# Scaling methods
+from rope_jax.scaling import AttentionTemperature as AttentionTemperature
+from rope_jax.scaling import BaseChange as BaseChange
+from rope_jax.scaling import ClippedRoPE as ClippedRoPE
+from rope_jax.scaling import Drop as Drop
+from rope_jax.scaling import DynamicNTK as DynamicNTK
+from rope_jax.scaling import DynamicYaRN as DynamicYaRN
+from rope_jax.scaling import FrequencyTransform as FrequencyTransform
+from rope_jax.scaling import Identity as Identity
+from rope_jax.scaling import Llama3 as Llama3
+from rope_jax.scaling import LongRoPE as LongRoPE
+from rope_jax.scaling import NTKAware as NTKAware
+from rope_jax.scaling import NTKByParts as NTKByParts
+from rope_jax.scaling import PositionInterpolation as PositionInterpolation
+from rope_jax.scaling import Proportional as Proportional
+from rope_jax.scaling import Rescale as Rescale
+from rope_jax.scaling import Resonance as Resonance
+from rope_jax.scaling import YaRN as YaRN
+from rope_jax.scaling import chain as chain
+
+# Schedules
+from rope_jax.schedule import FrequencySchedule as FrequencySchedule
+from rope_jax.schedule import geometric_schedule as geometric_schedule
+from rope_jax.schedule import rotary_width as rotary_width
+
+# Specifications of heads and models
+from rope_jax.spec import ModelRope as ModelRope
+from rope_jax.spec import RopeSpec as RopeSpec
+
+__version__ = _version("rope-jax")
+
+
+def __getattr__(name: str) -> Any:
+    # The block and the decoder need flax, which the pure functions do not: it is imported on first use.
+    if name == "nn":
+        return importlib.import_module("rope_jax.nn")
+    raise AttributeError(f"module 'rope_jax' has no attribute {name!r}")

@@ -1,0 +1,140 @@
+"""Position ids: explicit integers that say where each token stands.
+
+A position is a property of the token, never of its index in an array, so padding, packing, chunks and
+shards need no special case. Negative positions and segment 0 mark padding wherever a mask is made.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Int32
+
+LARGEST_POSITION = 2**31 - 1
+
+
+def is_traced(value: object) -> bool:
+    """Whether `value` is known only when the compiled program runs."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def check_positions(positions: object, argument: str = "positions") -> Int32[Array, "..."]:
+    """Position ids as int32, after checking what can be checked.
+
+    Args:
+      positions: integers of any width, in tokens; arrays, nested lists or tracers.
+      argument: the name that an error message uses.
+
+    Returns:
+      The same integers as int32 of the same shape.
+
+    Raises:
+      TypeError: the dtype is not an integer (floating positions lose whole tokens; booleans are masks).
+      ValueError: a known position is beyond +-(2^31 - 1). Traced 64-bit positions are reduced unchecked.
+
+    Example:
+      >>> check_positions([0, 1, 2]).dtype
+      dtype('int32')
+    """
+    if not is_traced(positions):
+        positions = positions if isinstance(positions, jax.Array) else np.asarray(positions)
+    dtype = positions.dtype  # type: ignore[attr-defined]
+    if not jnp.issubdtype(dtype, jnp.integer):
+        raise TypeError(
+            f"`{argument}` must be integers; got dtype {dtype}. "
+            "Count tokens in int32; methods that stretch positions scale the frequencies instead."
+        )
+    if not is_traced(positions) and (dtype.itemsize > 4 or dtype == np.uint32 or dtype == np.int32):
+        host = np.asarray(positions)
+        if host.size and not (-LARGEST_POSITION <= int(host.min()) and int(host.max()) <= LARGEST_POSITION):
+            worst = int(host.max()) if int(host.max()) > LARGEST_POSITION else int(host.min())
+            raise ValueError(
+                f"`{argument}` must lie within +-(2^31 - 1) = +-{LARGEST_POSITION}; got {worst}. "
+                "Only offsets matter to RoPE: subtract a common start from every position."
+            )
+        # NumPy converts before jax sees the array: jax would warn about, or wrap, 64-bit integers.
+        positions = host.astype(np.int32)
+    return jnp.asarray(positions).astype(jnp.int32)  # type: ignore[arg-type]
+
+
+def padded_positions(mask: Bool[Array, "batch seq"]) -> Int32[Array, "batch seq"]:
+    """Positions of the real tokens of padded rows: 0, 1, 2, ... from the first real token; padding gets -1.
+
+    Works for padding on the left, on the right or in between.
+
+    Args:
+      mask: [batch, seq], True where a token is real.
+
+    Example:
+      >>> padded_positions(jnp.array([[False, True, True]])).tolist()
+      [[-1, 0, 1]]
+    """
+    mask = jnp.asarray(mask)
+    if mask.dtype != jnp.bool_:
+        raise TypeError(f"`mask` must be boolean; got dtype {mask.dtype}. Write `mask == 1`.")
+    counted = jnp.cumsum(mask.astype(jnp.int32), axis=-1) - 1
+    return jnp.where(mask, counted, -1)
+
+
+def packed_positions(
+    segments: Int[Array, "batch seq"], mask: Bool[Array, "batch seq"] | None = None
+) -> Int32[Array, "batch seq"]:
+    """Positions of packed documents: each run of one segment id counts its real tokens from 0; padding gets -1.
+
+    Args:
+      segments: [batch, seq], one id per document, its tokens adjacent; 0 marks padding.
+      mask: [batch, seq], False where a token inside a document is padding.
+
+    Example:
+      >>> packed_positions(jnp.array([[7, 7, 9, 9, 9, 0]])).tolist()
+      [[0, 1, 0, 1, 2, -1]]
+    """
+    segments = check_positions(segments, "segments")
+    real = segments != 0
+    if mask is not None:
+        real = real & jnp.asarray(mask)
+    counted = jnp.cumsum(real.astype(jnp.int32), axis=-1)
+    starts = jnp.concatenate(
+        [jnp.ones_like(segments[..., :1], dtype=jnp.bool_), segments[..., 1:] != segments[..., :-1]], axis=-1
+    )
+    # Real tokens counted before the run began; a running maximum carries it along the run.
+    before = jax.lax.cummax(jnp.where(starts, counted - real.astype(jnp.int32), 0), axis=segments.ndim - 1)
+    return jnp.where(real, counted - before - 1, -1)
+
+
+def lengths(
+    positions: Int[Array, "batch seq"], segments: Int[Array, "batch seq"] | None = None
+) -> Int32[Array, "batch"] | Int32[Array, "batch seq"]:
+    """The length that each row, or each token's segment, has: its largest position plus one.
+
+    This is what a length-dependent schedule needs: not the width of the array, not the batch's maximum.
+
+    Args:
+      positions: [batch, seq], in tokens; negative marks padding, which never counts.
+      segments: [batch, seq], document ids in any order; 0 marks padding.
+
+    Returns:
+      [batch] without segments, [batch, seq] with them (0 for padding and for rows of nothing but padding).
+
+    Example:
+      >>> lengths(jnp.array([[0, 1, 2, -1]])).tolist()
+      [3]
+    """
+    positions = check_positions(positions)
+    if segments is None:
+        return jnp.maximum(jnp.max(positions, axis=-1), -1) + 1
+    segments = check_positions(segments, "segments")
+    if segments.shape != positions.shape:
+        raise ValueError(
+            f"`segments` must have the shape of `positions` {positions.shape}; got {segments.shape}. "
+            "Give every token its own segment id."
+        )
+    counted = jnp.where(segments == 0, -1, jnp.maximum(positions, -1))
+    return jax.vmap(_longest_of_segment)(counted, segments) + 1
+
+
+def _longest_of_segment(positions: Int32[Array, "seq"], segments: Int32[Array, "seq"]) -> Int32[Array, "seq"]:
+    """The largest position of each token's own segment; ids need be neither dense nor sorted."""
+    seq = segments.shape[0]
+    _, index = jnp.unique(segments, size=seq, return_inverse=True)
+    longest = jax.ops.segment_max(positions, index, num_segments=seq)
+    return longest[index]

@@ -1,0 +1,141 @@
+"""A whole head's, and a whole model's, rotary settings as frozen values."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rope_jax.layout import Layout, check_layout
+from rope_jax.scaling.base import FrequencyTransform, Identity
+from rope_jax.schedule import FrequencySchedule, check_rotary_dim, check_theta, geometric_schedule
+
+
+@dataclass(frozen=True)
+class RopeSpec:
+    """What a RoPE layer does: width, base, scaling method, pairing.
+
+        schedule(length) = transform(geometric_schedule(rotary_dim, theta), length)
+
+    Args:
+      rotary_dim: channels of a head that turn; even.
+      theta: the base.
+      transform: the scaling method.
+      layout: "half" or "interleaved".
+      head_dim: width of the head, at least `rotary_dim`, which it defaults to; the rest passes through.
+      pair_axes: for each pair the position stream that turns it (m-RoPE).
+      softmax_scale: multiplies the logits of the whole head (not only of rotated channels).
+      query_scale: a rule from positions to a factor on queries.
+
+    Hashable and comparable when its numbers are Python numbers.
+
+    Example:
+      >>> RopeSpec(64, theta=1e4).schedule().pairs
+      32
+    """
+
+    rotary_dim: int
+    theta: float = 10_000.0
+    transform: FrequencyTransform = field(default_factory=Identity)
+    layout: Layout = "half"
+    head_dim: int | None = None
+    pair_axes: tuple[int, ...] | None = None
+    softmax_scale: float = 1.0
+    query_scale: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_rotary_dim(self.rotary_dim)
+        check_theta(self.theta)
+        check_layout(self.layout)
+        if not isinstance(self.transform, FrequencyTransform):
+            raise TypeError(f"`transform` must be a FrequencyTransform; got {self.transform!r}.")
+        if self.head_dim is None:
+            object.__setattr__(self, "head_dim", self.rotary_dim)
+        elif self.head_dim < self.rotary_dim:
+            raise ValueError(f"`rotary_dim` must be at most head_dim {self.head_dim}; got {self.rotary_dim}.")
+        if self.pair_axes is not None:
+            object.__setattr__(self, "pair_axes", tuple(self.pair_axes))
+            if 2 * len(self.pair_axes or ()) != self.rotary_dim:
+                raise ValueError(
+                    f"`pair_axes` must name one stream for each of {self.rotary_dim // 2} pairs; got {self.pair_axes}."
+                )
+        if not (math.isfinite(self.softmax_scale) and self.softmax_scale > 0):
+            raise ValueError(f"`softmax_scale` must be above 0; got {self.softmax_scale!r}.")
+
+    @property
+    def needs_length(self) -> bool:
+        """Whether the schedule depends on the length of the sequence."""
+        return self.transform.needs_length
+
+    def schedule(self, length: Any = None) -> FrequencySchedule:
+        """The schedule at a length.
+
+        Args:
+          length: a Python number or traced scalar for one schedule; an array [batch] for one per row, giving leading
+            axes [batch, 1]; [batch, seq] for one per token (its segment's length), giving [batch, seq].
+
+        Raises:
+          ValueError: no length for a method that depends on it, or an array of more than two axes.
+        """
+        shape = jnp.shape(length) if isinstance(length, (jax.Array, np.ndarray)) else ()
+        if len(shape) > 2:
+            raise ValueError(f"`length` must be a number, [batch] or [batch, seq]; got shape {shape}.")
+        if len(shape) == 1:
+            length, shape = length[:, None], (*shape, 1)
+        schedule = self.transform(geometric_schedule(self.rotary_dim, theta=self.theta), length=length)
+        if schedule.stack == shape:
+            return schedule
+        # A method that does not read the length still answers in the shape that was asked for.
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*shape, *leaf.shape)), schedule)
+
+
+@dataclass(frozen=True)
+class ModelRope:
+    """A model's rotary settings: for every layer its group, for every group a spec, or None where nothing turns.
+
+    Args:
+      specs: group -> RopeSpec, or None for layers without positions (NoPE). Groups are called "all" when layers are
+        alike, otherwise by the layer types of the model.
+      layer_groups: the group of each layer, first layer first.
+      sources: where each number came from, when it was read from a configuration.
+      warnings: what was doubtful in it.
+
+    Raises:
+      ValueError: a layer's group without a spec, or a spec that no layer uses.
+
+    Example:
+      >>> rope = ModelRope({"all": RopeSpec(64)}, ("all",) * 4)
+      >>> rope.schedules()["all"].pairs
+      32
+    """
+
+    specs: Mapping[str, RopeSpec | None]
+    layer_groups: tuple[str, ...]
+    sources: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Copies behind read-only views: changing the caller's dict later changes nothing here.
+        object.__setattr__(self, "specs", MappingProxyType(dict(self.specs)))
+        object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
+        object.__setattr__(self, "layer_groups", tuple(self.layer_groups))
+        object.__setattr__(self, "warnings", tuple(self.warnings))
+        unmatched = set(self.layer_groups) ^ set(self.specs)
+        if unmatched:
+            raise ValueError(
+                f"`specs` must have one entry per layer group; got specs {sorted(self.specs)} for groups "
+                f"{sorted(set(self.layer_groups))}. Give None for layers without rotation."
+            )
+
+    @property
+    def needs_length(self) -> bool:
+        """Whether any group's schedule depends on the length."""
+        return any(spec is not None and spec.needs_length for spec in self.specs.values())
+
+    def schedules(self, length: Any = None) -> dict[str, FrequencySchedule | None]:
+        """Every group's schedule at a length (see `RopeSpec.schedule`); None stays None."""
+        return {group: None if spec is None else spec.schedule(length) for group, spec in self.specs.items()}

@@ -115,11 +115,16 @@ def lengths(
     Returns:
       [batch] without segments, [batch, seq] with them (0 for padding and for rows of nothing but padding).
 
+    Raises:
+      ValueError: segments of another shape, or a known position of 2^31 - 1, whose length int32 cannot hold.
+
     Example:
       >>> lengths(jnp.array([[0, 1, 2, -1]])).tolist()
       [3]
     """
     positions = check_positions(positions)
+    if not is_traced(positions) and positions.size and int(jnp.max(positions)) == LARGEST_POSITION:
+        raise ValueError(f"`positions` must be below {LARGEST_POSITION} to have a length; got {LARGEST_POSITION}.")
     if segments is None:
         return jnp.maximum(jnp.max(positions, axis=-1), -1) + 1
     segments = check_positions(segments, "segments")

@@ -125,7 +125,7 @@ def geometric_schedule(rotary_dim: int, *, theta: Any = 10_000.0) -> FrequencySc
       [1.0, 0.10000000149011612]
     """
     check_rotary_dim(rotary_dim)
-    if isinstance(theta, (int, float, np.generic)):
+    if not isinstance(theta, (jax.Array, np.ndarray)):
         theta = check_theta(theta)
 
     def formula(xp: Any, base: Any) -> tuple[Any, Any]:
@@ -176,7 +176,9 @@ def check_rotary_dim(rotary_dim: object) -> None:
 
 def check_theta(theta: Any) -> float:
     """The base as a Python float, refused unless it is finite and above 1."""
-    if isinstance(theta, (bool, np.bool_)) or not (math.isfinite(theta) and theta > 1):
+    if isinstance(theta, (bool, np.bool_)) or not isinstance(theta, (int, float, np.number)):
+        raise TypeError(f"`theta` must be a number; got {theta!r}.")
+    if not (math.isfinite(theta) and theta > 1):
         raise ValueError(
             f"`theta` must be a finite number above 1; got {theta!r}. 10000 is RoFormer's, 500000 Llama 3's."
         )

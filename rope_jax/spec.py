@@ -1,17 +1,17 @@
 """A whole head's, and a whole model's, rotary settings as frozen values."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from rope_jax.layout import Layout, check_layout
-from rope_jax.scaling.base import FrequencyTransform, Identity
+from rope_jax.positions import check_positions
+from rope_jax.scaling.base import FrequencyTransform, Identity, check_number
 from rope_jax.schedule import FrequencySchedule, check_rotary_dim, check_theta, geometric_schedule
 
 
@@ -28,8 +28,8 @@ class RopeSpec:
       layout: "half" or "interleaved".
       head_dim: width of the head, at least `rotary_dim`, which it defaults to; the rest passes through.
       pair_axes: for each pair the position stream that turns it (m-RoPE).
-      softmax_scale: multiplies the logits of the whole head (not only of rotated channels).
-      query_scale: a rule from positions to a factor on queries.
+      softmax_scale: multiplies the logits of the whole head (not only of rotated channels); see `scale_queries`.
+      query_scale: a rule from positions [*batch, seq] to a factor on queries; see `scale_queries`.
 
     Hashable and comparable when its numbers are Python numbers.
 
@@ -55,21 +55,35 @@ class RopeSpec:
             raise TypeError(f"`transform` must be a FrequencyTransform; got {self.transform!r}.")
         if self.head_dim is None:
             object.__setattr__(self, "head_dim", self.rotary_dim)
-        elif self.head_dim < self.rotary_dim:
-            raise ValueError(f"`rotary_dim` must be at most head_dim {self.head_dim}; got {self.rotary_dim}.")
+        _check_head_dim(self.head_dim, self.rotary_dim)
         if self.pair_axes is not None:
             object.__setattr__(self, "pair_axes", tuple(self.pair_axes))
-            if 2 * len(self.pair_axes or ()) != self.rotary_dim:
-                raise ValueError(
-                    f"`pair_axes` must name one stream for each of {self.rotary_dim // 2} pairs; got {self.pair_axes}."
-                )
-        if not (math.isfinite(self.softmax_scale) and self.softmax_scale > 0):
-            raise ValueError(f"`softmax_scale` must be above 0; got {self.softmax_scale!r}.")
+            _check_pair_axes(self.pair_axes, self.rotary_dim // 2)
+        check_number("softmax_scale", self.softmax_scale, "above 0", lambda v: v > 0)
 
     @property
     def needs_length(self) -> bool:
         """Whether the schedule depends on the length of the sequence."""
         return self.transform.needs_length
+
+    def scale_queries(self, q: Float[Array, "*batch seq heads head_dim"], positions: Any) -> Array:
+        """Queries times the spec's logit scales: `q softmax_scale query_scale(positions)`, in the dtype of q.
+
+        Scales the logits of the whole head, unlike a schedule's attention scale; call it before `attend`.
+
+        Args:
+          q: [*batch, seq, heads, head_dim].
+          positions: [*batch, seq] integers, batch axes 1 or equal; read by `query_scale` alone.
+
+        Example:
+          >>> spec = RopeSpec(8, softmax_scale=2.0)
+          >>> spec.scale_queries(jnp.ones((1, 3, 2, 8)), jnp.arange(3)[None])[0, 0, 0, 0].item()
+          2.0
+        """
+        scale: Any = self.softmax_scale
+        if self.query_scale is not None:
+            scale = scale * self.query_scale(check_positions(positions)).astype(jnp.float32)[..., None, None]
+        return (q.astype(jnp.float32) * scale).astype(q.dtype)
 
     def schedule(self, length: Any = None) -> FrequencySchedule:
         """The schedule at a length.
@@ -91,6 +105,21 @@ class RopeSpec:
             return schedule
         # A method that does not read the length still answers in the shape that was asked for.
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*shape, *leaf.shape)), schedule)
+
+
+def _check_head_dim(head_dim: Any, rotary_dim: int) -> None:
+    if isinstance(head_dim, bool) or not isinstance(head_dim, (int, np.integer)):
+        raise TypeError(f"`head_dim` must be an integer or None; got {head_dim!r}.")
+    if head_dim < rotary_dim:
+        raise ValueError(f"`rotary_dim` must be at most head_dim {head_dim}; got {rotary_dim}.")
+
+
+def _check_pair_axes(pair_axes: Any, pairs: int) -> None:
+    whole = all(isinstance(axis, int) and not isinstance(axis, bool) and axis >= 0 for axis in pair_axes)
+    if len(pair_axes) != pairs or not whole:
+        raise ValueError(
+            f"`pair_axes` must name one position stream, 0 or above, for each of {pairs} pairs; got {pair_axes}."
+        )
 
 
 @dataclass(frozen=True)
@@ -119,9 +148,9 @@ class ModelRope:
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # Copies behind read-only views: changing the caller's dict later changes nothing here.
-        object.__setattr__(self, "specs", MappingProxyType(dict(self.specs)))
-        object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
+        # Copies: changing the caller's dict later changes nothing here.
+        object.__setattr__(self, "specs", dict(self.specs))
+        object.__setattr__(self, "sources", dict(self.sources))
         object.__setattr__(self, "layer_groups", tuple(self.layer_groups))
         object.__setattr__(self, "warnings", tuple(self.warnings))
         unmatched = set(self.layer_groups) ^ set(self.specs)

@@ -81,7 +81,8 @@ class FrequencyTransform(ABC):
 
         def formula(xp: Any, values: Any) -> Edited:
             fields, known, tokens = values
-            inv_freq = _leading(known.inv_freq + known.residual[..., 0] + known.residual[..., 1], rank + 1)
+            digits = known.residual if xp is np else jax.lax.stop_gradient(known.residual)
+            inv_freq = _leading(known.inv_freq + digits[..., 0] + digits[..., 1], rank + 1)
             scale = _leading(known.attention_scale[..., None], rank + 1)
             if tokens is not None and np.ndim(tokens):
                 tokens = _leading(tokens[..., None], rank + 1)

@@ -4,14 +4,12 @@ Axes: `batch` any leading axes, `seq` tokens, `heads`, `head_dim`, `pairs` = rot
 """
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from rope_jax.layout import Layout, check_layout
@@ -21,9 +19,8 @@ from rope_jax.schedule import FrequencySchedule
 
 Phase = Literal["exact", "float32"]
 
-# Below this many cosines XLA may compute the table again for every head without anyone noticing.
-_SMALL_TABLE = 2**15
-_BLOCKS = 8
+# Blocks of positions in the loop that keeps a table from being computed again; one would be inlined.
+_BLOCKS = 2
 
 
 @jax.tree_util.register_dataclass
@@ -211,11 +208,11 @@ def _cos_sin(phase: Phase, positions: Array, frequency: _Frequency) -> tuple[Arr
         radians = positions.astype(jnp.float32) * frequency.inv_freq
         return jnp.cos(radians), jnp.sin(radians)
     high, low = turns_per_token(*frequency)
-    shape = np.broadcast_shapes(positions.shape, high.shape)
-    if math.prod(shape) < _SMALL_TABLE or shape[-2] < _BLOCKS:
+    if positions.shape[-2] < _BLOCKS:
         return _of_turns(positions, high, low)
-    # XLA's CPU compiler would fuse the table into the rotation and compute it again for every head; a loop over blocks
-    # of positions is a boundary that it keeps. Other compilers get the plain form, which shards.
+    # XLA's CPU compiler would fuse the table into the rotation and compute it again for every row, head and unrolled
+    # layer; a loop over blocks of positions is a boundary that it keeps. Other compilers get the plain form, which
+    # shards.
     blocks = functools.partial(_in_blocks, _of_turns)
     return jax.lax.platform_dependent(positions, high, low, cpu=blocks, default=_of_turns)
 

@@ -22,8 +22,6 @@ from rope_jax.positions import packed_positions as packed_positions
 from rope_jax.positions import padded_positions as padded_positions
 
 # Rotation
-from rope_jax.rotation import RotaryTable as RotaryTable
-from rope_jax.rotation import rotary_table as rotary_table
 from rope_jax.rotation import rotate as rotate
 from rope_jax.rotation import unrotate as unrotate
 
@@ -55,6 +53,8 @@ from rope_jax.schedule import rotary_width as rotary_width
 # Specifications of heads and models
 from rope_jax.spec import ModelRope as ModelRope
 from rope_jax.spec import RopeSpec as RopeSpec
+from rope_jax.table import RotaryTable as RotaryTable
+from rope_jax.table import rotary_table as rotary_table
 
 __version__ = _version("rope-jax")
 

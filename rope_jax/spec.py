@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 
 from rope_jax.layout import Layout, check_layout
 from rope_jax.positions import check_positions
-from rope_jax.scaling.base import FrequencyTransform, Identity, check_number
+from rope_jax.scaling.base import FrequencyTransform, Identity
+from rope_jax.scaling.checks import check_number
 from rope_jax.schedule import FrequencySchedule, check_rotary_dim, check_theta, geometric_schedule
 
 

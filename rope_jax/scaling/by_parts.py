@@ -3,16 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rope_jax.scaling.base import (
-    Edited,
-    FrequencyTransform,
-    Number,
-    blend,
-    check_factor,
-    check_number,
-    check_original_length,
-    turns,
-)
+from rope_jax.scaling.base import Edited, FrequencyTransform, Number, blend, turns
+from rope_jax.scaling.checks import check_factor, check_number, check_original_length
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,15 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rope_jax.scaling.base import (
-    Edited,
-    FrequencyTransform,
-    Number,
-    check_factor,
-    check_number,
-    check_original_length,
-)
+from rope_jax.scaling.base import Edited, FrequencyTransform, Number
 from rope_jax.scaling.by_parts import NTKByParts
+from rope_jax.scaling.checks import check_factor, check_number, check_original_length
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,17 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from rope_jax.scaling.base import (
-    Edited,
-    FrequencyTransform,
-    Number,
-    check_entries,
-    check_factor,
-    check_number,
-    check_original_length,
-    check_scale,
-    per_pair,
-)
+from rope_jax.scaling.base import Edited, FrequencyTransform, Number, per_pair
+from rope_jax.scaling.checks import check_entries, check_factor, check_number, check_original_length, check_scale
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,15 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rope_jax.scaling.base import (
-    Edited,
-    FrequencyTransform,
-    Number,
-    check_factor,
-    check_original_length,
-    log_theta,
-    pair_index,
-)
+from rope_jax.scaling.base import Edited, FrequencyTransform, Number, log_theta, pair_index
+from rope_jax.scaling.checks import check_factor, check_original_length
 
 
 def stretched(xp: Any, inv_freq: Any, alpha: Any, method: str) -> Any:

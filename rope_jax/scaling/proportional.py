@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rope_jax.scaling.base import Edited, FrequencyTransform, check_number, pair_index
+from rope_jax.scaling.base import Edited, FrequencyTransform, pair_index
+from rope_jax.scaling.checks import check_number
 
 
 @dataclass(frozen=True, kw_only=True)

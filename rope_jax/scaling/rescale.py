@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rope_jax.scaling.base import Edited, FrequencyTransform, check_entries, per_pair
+from rope_jax.scaling.base import Edited, FrequencyTransform, per_pair
+from rope_jax.scaling.checks import check_entries
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rope_jax.scaling.base import Edited, FrequencyTransform, Number, check_scale
+from rope_jax.scaling.base import Edited, FrequencyTransform, Number
+from rope_jax.scaling.checks import check_scale
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,19 +7,9 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from rope_jax.scaling.base import (
-    Edited,
-    FrequencyTransform,
-    Number,
-    blend,
-    check_factor,
-    check_number,
-    check_original_length,
-    check_scale,
-    log_theta,
-    pair_index,
-)
+from rope_jax.scaling.base import Edited, FrequencyTransform, Number, blend, log_theta, pair_index
 from rope_jax.scaling.by_parts import NTKByParts
+from rope_jax.scaling.checks import check_factor, check_number, check_original_length, check_scale
 
 
 @dataclass(frozen=True, kw_only=True)

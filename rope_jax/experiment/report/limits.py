@@ -1,0 +1,105 @@
+"""What the rows cannot tell, and what is not there yet: said on the page rather than left to be guessed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rope_jax.experiment.report.read import Results
+from rope_jax.experiment.report.series import Series, lengths_of
+from rope_jax.experiment.report.words import counted, extent, listing, quantity
+
+SMALL = 100_000_000  # parameters
+
+
+def limits(results: Results, losses: Sequence[Series], passkeys: Sequence[Series]) -> list[str]:
+    """Claims that a run of this task, size and number of seeds does not support."""
+    said = []
+    training = [row for row in results.rows if row["metric"] == "training"]
+    parameters = [row["parameters"] for row in training if row.get("parameters")]
+    if parameters and max(parameters) < SMALL:
+        trained = extent(row.get("tokens") for row in training)
+        said.append(
+            f"How a large model would do. This one has {quantity(max(parameters))} parameters and was trained on "
+            f"{trained} tokens; the order of methods may differ with size and with longer training."
+        )
+        if losses:
+            said.append(
+                "How much a longer context is worth. A model of this size predicts mostly from the nearest tokens, so "
+                "even a context that it uses gains it little."
+            )
+    seeds = {row["seed"] for row in results.rows}
+    if len(seeds) == 1:
+        said.append("Whether another seed would agree: there is one. The standard errors say nothing about that.")
+    methods = len({one.name for one in losses if one.phase == "base"})
+    if methods > 1:
+        said.append(f"How good the best of {methods} methods is: it was picked on the windows that it is judged on.")
+    if losses:
+        counts = extent(row.get("count") for one in losses for cell in one.cells for row in cell.rows)
+        said.append(
+            f"Small differences between methods: each loss is a mean over {counts} targets, the last quarter of a "
+            "trained length in each window. The gain is paired by window; two losses of the table are not."
+        )
+        if any(one.effective_length == max(lengths_of([one])) for one in losses):
+            said.append("How far beyond the longest evaluated length a method reaches, where it is good up to there.")
+        said.append(
+            "Whether a fact far back is found and put to use. A lower loss can come from topic and style alone."
+        )
+    if any(one.phase == "tuned" for one in losses):
+        said.append(
+            "Which method is best after long fine-tuning: this was a short one, with one learning rate for all."
+        )
+    if passkeys:
+        said.append(
+            "Whether the model reads. The key's symbols occur nowhere else in the text, so it is found by matching "
+            "content, not by understanding what surrounds it."
+        )
+    return said
+
+
+def missing(results: Results, losses: Sequence[Series], passkeys: Sequence[Series]) -> list[str]:
+    """What the settings ask for and the rows do not have, and which parts of the page are therefore absent."""
+    said = list(results.notes)
+    config = results.config
+    measured = [*losses, *passkeys]
+    if not measured:
+        said.append("No method has been evaluated yet: there is no table and no figure of results.")
+    tuning = config.get("finetune") or {}
+    if not any(one.phase == "tuned" for one in measured):
+        asked = tuning.get("steps", 0)
+        said.append("Fine-tuned results are not there yet." if asked else "No fine-tuning: the settings ask for none.")
+    if measured and not passkeys:
+        said.append(f"No passkey results: the task of this run is {results.rows[-1]['task']}.")
+    if measured and not losses:
+        said.append(
+            "No losses, so no context gain and no effective length: "
+            f"the task of this run is {results.rows[-1]['task']}."
+        )
+    if not any(row["metric"] == "training" for row in results.rows):
+        said.append("No row about training: tokens trained and the model's size are not known.")
+    if losses and not any(row["metric"] == "truncated_loss" for row in results.rows):
+        said.append("No row about truncation: the figures lack the line of the last trained length alone.")
+    return said + unfinished(config, measured)
+
+
+def unfinished(config: dict[str, Any], series: Sequence[Series]) -> list[str]:
+    """Methods, seeds and lengths that the settings ask for and no row has."""
+    said = []
+    sweep, tuning = config.get("sweep") or {}, config.get("finetune") or {}
+    asked = {
+        "base": len(sweep.get("methods", ())),
+        "tuned": len(tuning.get("methods", ())) if tuning.get("steps") else 0,
+    }
+    for phase, number in asked.items():
+        found = {one.method if phase == "base" else one.tuned_method for one in series if one.phase == phase}
+        if found and len(found) < number:
+            name = "methods" if phase == "base" else "methods to fine-tune with"
+            said.append(f"Unfinished: {len(found)} of {number} {name} have results so far.")
+    seeds, multiples = set(config.get("seeds") or ()), sweep.get("multiples") or ()
+    for one in series:
+        cells = {(cell.length, row["seed"]) for cell in one.cells for row in cell.rows}
+        wanted = {(multiple * one.trained_length, seed) for multiple in multiples for seed in seeds}
+        gaps = sorted(wanted - cells)
+        if gaps:
+            lengths = listing([f"{length:,}" for length in dict.fromkeys(length for length, _ in gaps)])
+            where = "fine-tuned" if one.phase == "tuned" else "zero-shot"
+            said.append(f"Unfinished: {one.name}, {where}, lacks {counted(len(gaps), 'cell')} (length {lengths}).")
+    return said

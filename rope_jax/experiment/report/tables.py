@@ -1,0 +1,151 @@
+"""The tables of results: every entry is a number of a row, or the mean of the seeds' rows."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rope_jax.experiment.report.read import Row
+from rope_jax.experiment.report.series import Cell, Series, lengths_of
+from rope_jax.experiment.report.verdict import Standing
+from rope_jax.experiment.report.words import (
+    MINUS,
+    NONE,
+    TIMES,
+    extent,
+    multiple,
+    nats,
+    percent,
+    signed,
+    tokens,
+    with_error,
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a table: the number, and a smaller line under it."""
+
+    text: str
+    small: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A caption, column heads and rows of entries; a row of one entry is a heading inside the table."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+
+
+def main_table(groups: Sequence[tuple[str, Sequence[Standing]]], length: int, rows: Sequence[Row]) -> Table:
+    """The table of the first screen: one row per method, zero-shot and fine-tuned apart, best context gain first."""
+    training = [row for row in rows if row["metric"] == "training"]
+    body: list[tuple[Entry, ...]] = []
+    trained = 0
+    for title, standings in groups:
+        if not standings:
+            continue
+        trained = standings[0].series.trained_length
+        body += [(Entry(title, kind="heading"),), _truncated_row(standings, trained, rows)]
+        body += [_main_row(one, length, training) for one in standings]
+    far = multiple(length, trained or 1)
+    head = (
+        "method",
+        f"loss at 1{TIMES}",
+        f"loss at {far}",
+        f"context gain at {far}",
+        "effective length",
+        "tokens trained",
+    )
+    caption = (
+        f"Loss in nats per token on the same targets at every length; 1{TIMES} is {trained:,} tokens, the trained "
+        f"length, and {far} is {length:,}.{_seeds(training)}"
+    )
+    return Table(caption, head, tuple(body))
+
+
+def lengths_table(series: Sequence[Series], caption: str, entry: Callable[[Cell], Entry]) -> Table:
+    """A row per method, a column per length."""
+    lengths = lengths_of(series)
+    trained = series[0].trained_length
+    rows = [
+        (
+            Entry(one.name, _method(one)),
+            *(entry(cell) if (cell := one.at(length)) else Entry(NONE) for length in lengths),
+        )
+        for one in series
+    ]
+    return Table(caption, ("method", *(tokens(length, trained) for length in lengths)), tuple(rows))
+
+
+def perplexity(cell: Cell) -> Entry:
+    """Exp of the loss, with the loss under it."""
+    return Entry(f"{math.exp(cell.value):.2f}", f"loss {nats(cell.value)}")
+
+
+def accuracy(cell: Cell) -> Entry:
+    """Share of the key that was found, with what it was counted on."""
+    whole = cell.mean_of("whole_answers")
+    small = [_spread(cell.spread, percent), f"keys {percent(whole)}" if whole is not None else ""]
+    return Entry(percent(cell.value), "; ".join(filter(None, small)))
+
+
+def passkey_table(series: Sequence[Series], training: Sequence[Row]) -> Table:
+    """Accuracy by length, and what the weights were trained on."""
+    table = lengths_table(
+        series, "Share of the key's symbols that is found; below it, the share of whole keys.", accuracy
+    )
+    rows = [(*row, _tokens(one, training)) for row, one in zip(table.rows, series, strict=True)]
+    return Table(table.caption + _seeds(training), (*table.head, "tokens trained"), tuple(rows))
+
+
+def _main_row(one: Standing, length: int, training: Sequence[Row]) -> tuple[Entry, ...]:
+    series, trained = one.series, one.series.trained_length
+    near, far = series.at(trained), series.at(length)
+    reach = series.effective_length
+    limit = max(lengths_of([series]))
+    return (
+        Entry(series.name, _method(series)),
+        Entry(nats(one.loss_trained), _spread(near.spread, nats) if near else ""),
+        Entry(nats(one.loss), _spread(far.spread, nats) if far else ""),
+        Entry(with_error(one.gain, one.stderr), _spread(far.gain_spread, signed) if far else "", one.kind),
+        Entry(NONE if not reach else ("≥ " if reach == limit else "") + tokens(reach, trained)),
+        _tokens(series, training),
+    )
+
+
+def _truncated_row(standings: Sequence[Standing], trained: int, rows: Sequence[Row]) -> tuple[Entry, ...]:
+    """The yardstick: the same targets from their last trained length alone, where every method's row agrees."""
+    truncated = {one.truncated for one in standings if one.truncated is not None}
+    each = nats(truncated.pop()) if len(truncated) == 1 else "by method"
+    phase = standings[0].series.phase
+    labels = dict.fromkeys(row["label"] for row in rows if (row["metric"], row["phase"]) == ("truncated_loss", phase))
+    name = Entry(f"last {trained:,} tokens alone", "; ".join(labels), "yardstick")
+    return (name, Entry(NONE), Entry(each), Entry(signed(0.0).lstrip("+")), Entry(NONE), Entry(NONE))
+
+
+def _tokens(series: Series, training: Sequence[Row]) -> Entry:
+    """Tokens trained on in all by the weights of a series."""
+    runs = [row for row in training if row["phase"] == series.phase]
+    if series.phase == "tuned":
+        own = (series.tuned_method or series.method, series.tuned_factor)
+        runs = [row for row in runs if (row.get("tuned_method") or row["method"], row.get("tuned_factor")) == own]
+    return Entry(extent(row.get("tokens") for row in runs))
+
+
+def _method(series: Series) -> str:
+    if series.plain:
+        return "frequencies unchanged"
+    return "" if series.method in (series.name, f"{series.name}()") else series.method
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    seeds = {row["seed"] for row in rows}
+    return f" Means over {len(seeds)} seeds, with the lowest and the highest below." if len(seeds) > 1 else ""
+
+
+def _spread(ends: tuple[float, float] | None, write: Callable[[float], str]) -> str:
+    low, high = map(write, ends or (0.0, 0.0))
+    return "" if low == high else f"{low} to {high}" if {low[0], high[0]} & set(f"+{MINUS}") else f"{low}{NONE}{high}"

@@ -1,0 +1,168 @@
+"""What the report makes of rows: classes at their boundaries, means over seeds, the effective length, refusals."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rope_jax.experiment.report import ResultsError, terminal_table, write_report
+from rope_jax.experiment.report.curves import by_octave
+from rope_jax.experiment.report.maps import depth_grid, turns
+from rope_jax.experiment.report.passkeys import classify as classify_keys
+from rope_jax.experiment.report.read import read_results, settle
+from rope_jax.experiment.report.series import Cell, gather
+from rope_jax.experiment.report.style import LIGHT, spread_out, strokes
+from rope_jax.experiment.report.verdict import classify, comparison_length, headline, standings
+from tests.experiment.report_rows import TRAINED, passkey_rows, text_rows, write_rows
+
+ROOT = Path(__file__).parents[2]
+MINUS = "\N{MINUS SIGN}"
+
+
+@pytest.mark.parametrize(
+    ("gain", "rise", "plain_rise", "kind"),
+    [
+        (0.0201, 0.0, 1.0, "uses"),
+        (0.02, 0.0, 1.0, "breaks even"),
+        (-0.02, 0.0, 1.0, "breaks even"),
+        (-0.0201, 0.499, 1.0, "survives"),
+        (-0.0201, 0.5, 1.0, "collapses"),
+        (-0.0201, 0.1, None, "is hurt"),
+        (-0.0201, None, 1.0, "is hurt"),
+        (-0.0201, 0.1, -0.2, "is hurt"),
+        (float("nan"), 0.1, 1.0, "unknown"),
+    ],
+)
+def test_classes_at_their_boundaries(gain, rise, plain_rise, kind):
+    assert classify(gain, 0.01, rise, plain_rise) == kind
+
+
+def test_seeds_are_averaged_and_their_errors_combined():
+    rows = [_loss(seed=seed, value=value, gain=gain) for seed, value, gain in ((0, 1.0, 0.3), (1, 1.5, -0.1))]
+    cell = Cell(128, tuple(rows))
+    assert (cell.value, cell.spread) == (1.25, (1.0, 1.5))
+    assert cell.gain == pytest.approx((0.1, np.sqrt(0.01**2 + 0.4**2 / 2 / 2)))
+
+
+def test_the_effective_length_ends_at_the_first_length_that_is_hurt():
+    gains = {64: 0.0, 128: -0.02, 256: -0.021, 512: 0.5}
+    (series,) = gather([_loss(length=length, gain=gain) for length, gain in gains.items()], "loss")
+    assert series.effective_length == 128
+
+
+def test_methods_are_compared_at_four_times_the_trained_length_else_at_the_longest():
+    def compared(*lengths):
+        return comparison_length(gather([_loss(length=length) for length in lengths], "loss"))
+
+    assert (compared(64, 256, 512), compared(64, 128, 512), compared(64)) == (256, 512, 64)
+
+
+def test_the_headline_follows_the_best_method():
+    series = gather(text_rows(), "loss")
+    base = standings([one for one in series if one.phase == "base"], 256)
+    tuned = standings([one for one in series if one.phase == "tuned"], 256)
+    assert headline(base, tuned, 256, TRAINED)[0] == "Only after fine-tuning"
+    assert headline(base, (), 256, TRAINED)[0] == "No; at best it breaks even"
+    assert headline(base[1:], (), 256, TRAINED)[0] == "No; at best it survives"
+    assert headline(base[-1:], (), 256, TRAINED)[0] == "No; it collapses under every method measured"
+    assert headline(tuned, (), 256, TRAINED)[0] == "Yes, even without fine-tuning"
+    assert headline(base, tuned, 64, TRAINED)[0] == "Not answered"
+
+
+def test_factors_of_one_method_are_told_apart():
+    rows = [_loss(factor_rule=rule, factor=factor) for rule, factor in (("match", 2.0), ("fixed", 2.0), ("fixed", 4.0))]
+    names = [one.name for one in gather(rows, "loss")]
+    assert names == ["YaRN, matched", "YaRN ×2", "YaRN ×4"]
+
+
+@pytest.mark.parametrize("measured_as", ["match", "fixed"])
+def test_a_cell_that_two_factor_rules_share_is_in_both_series(measured_as):
+    fixed = [_loss(factor_rule="fixed", factor=4.0, length=length) for length in (64, 128)]
+    match = [_loss(factor_rule="match", factor=length / 64, length=length) for length in (64, 128)]
+    shared = _loss(factor_rule=measured_as, factor=4.0, length=256)
+    series = gather([*match, *fixed, shared], "loss")
+    assert [[cell.length for cell in one.cells] for one in series] == [[64, 128, 256], [64, 128, 256]]
+    assert [one.cells[-1].rows for one in series] == [(shared,), (shared,)]
+
+
+def test_a_failed_cell_that_finished_later_says_so():
+    row = _loss()
+    failed = {name: value for name, value in row.items() if name != "value"} | {"error": "out of memory"}
+    assert [one["finished_later"] for one in settle([failed, row]).failed] == [True]
+    assert [one["finished_later"] for one in settle([row | {"key": "another"}, failed]).failed] == [False]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "must exist"),
+        ("", "at least one row"),
+        ('{"key": "torn', "at least one row"),
+        ("not json\n", "line 1"),
+        ("[1]\n", "line 1"),
+        ('{"key": "a"}\n', "`config_hash`"),
+        (json.dumps({**text_rows()[1], "value": None}) + "\n", "a finite number"),
+    ],
+)
+def test_a_file_that_holds_no_rows_is_refused(tmp_path, content, complaint):
+    if content is not None:
+        (tmp_path / "results.jsonl").write_text(content)
+    with pytest.raises(ResultsError, match=complaint):
+        write_report(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ([] if content is None else ["results.jsonl"])
+
+
+def test_rows_of_an_earlier_configuration_are_counted_and_not_shown(tmp_path):
+    rows = text_rows()[:4]
+    results = read_results(write_rows(tmp_path, [rows[0] | {"config_hash": "old"}, *rows[1:]]))
+    assert len(results.rows) == 3
+    assert "1 row of an earlier configuration" in results.notes[0]
+
+
+def test_keys_are_classed_against_chance_and_the_trained_length():
+    def cell(value):
+        return Cell(64, ({"value": value, "count": 300, "config": {"data": {"key_length": 3}}},))
+
+    assert classify_keys(cell(0.96), cell(0.99), 1 / 32) == "keeps finding it"
+    assert classify_keys(cell(0.90), cell(0.99), 1 / 32) == "loses some"
+    assert classify_keys(cell(0.06), cell(0.99), 1 / 32) == "guesses"
+    assert classify_keys(cell(0.50), cell(0.06), 1 / 32) == "never learned it"
+    assert classify_keys(None, cell(0.99), 1 / 32) == "unknown"
+
+
+def test_figures_draw_the_numbers_of_the_rows():
+    middles, losses = by_octave([4.0, 3.0, 2.0, 1.0, 9.0], 64)
+    assert (middles.tolist(), losses.tolist()) == ([8.0, 24.0, 48.0, 72.0], [4.0, 3.0, 1.5, 9.0])
+    assert turns({"inv_freq": [2 * np.pi, 0.0]}, 64)[0] == pytest.approx(64.0)
+    assert np.isnan(turns({"inv_freq": [2 * np.pi, 0.0]}, 64)[1])
+    (keys, *_) = gather(passkey_rows(seeds=(0, 1)), "passkey_accuracy")
+    depths, shares = depth_grid(keys, [64, 128])
+    assert (len(depths), shares.shape) == (8, (8, 2))
+    assert shares[0, 0] == pytest.approx(np.mean([row["by_depth"][0][1] for row in keys.cells[0].rows]))
+
+
+def test_a_curve_looks_the_same_however_often_it_is_named_and_like_no_other():
+    curves = [("Identity()", None), *((f"M{number}()", None) for number in range(12))]
+    once, twice = (strokes(named, curves[:1], LIGHT) for named in (curves, [*curves, *curves]))
+    assert once == twice
+    assert len(set(once.values())) == len(curves)
+
+
+def test_labels_keep_their_distance_and_their_order():
+    placed = spread_out(np.array([0.1, 0.11, 0.12, 0.9]), 0.1)
+    assert np.all(np.diff(placed) >= 0.1 - 1e-12)
+    assert placed[:3].mean() == pytest.approx(0.11)
+    assert placed[3] == pytest.approx(0.9)
+
+
+def test_the_terminal_table_is_the_main_table():
+    table = terminal_table(text_rows())
+    assert [str(column.header) for column in table.columns][-1] == "effective length"
+    assert table.row_count == 12
+    assert terminal_table([]).row_count == 0
+
+
+def _loss(*, gain=0.0, **fields):
+    row = next(row for row in text_rows() if row["label"] == "YaRN" and row["metric"] == "loss")
+    return row | {"context_gain": gain, "context_gain_stderr": 0.01} | fields

@@ -1,0 +1,113 @@
+"""`attend`: check, choose a backend, attend."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Integer
+
+from rope_jax.attention import chunked, reference, validation, xla
+from rope_jax.attention.base import Backend, Request
+from rope_jax.attention.order import check_order, check_order_name
+
+BACKENDS: Mapping[str, Backend] = MappingProxyType({"reference": reference, "xla": xla, "chunked": chunked})
+SMALL = 2**19
+"""Logits (batch * heads * q * kv) up to which the whole matrix is as fast as blocks: from twice as many on, blocks are
+1.0 to 2.2 times faster with gradients (two busy CPU cores, heads of 32), and always smaller."""
+
+
+def attend(
+    q: Float[Array | np.ndarray, "batch q heads head_dim"],
+    k: Float[Array | np.ndarray, "batch kv kv_heads head_dim"],
+    v: Float[Array | np.ndarray, "batch kv kv_heads v_dim"],
+    *,
+    q_positions: Integer[Array | np.ndarray, "_ q"],
+    kv_positions: Integer[Array | np.ndarray, "_ kv"],
+    q_segments: Integer[Array | np.ndarray, "_ q"] | None = None,
+    kv_segments: Integer[Array | np.ndarray, "_ kv"] | None = None,
+    window: int | Integer[Array | np.ndarray, ""] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Array | np.ndarray, "heads"] | None = None,
+    slopes: Float[Array | np.ndarray, "heads"] | None = None,
+    scale: float | Float[Array | np.ndarray, ""] | Float[Array | np.ndarray, "heads"] | None = None,
+    order: str = "any",
+    backend: str = "auto",
+) -> Float[Array, "batch q heads v_dim"]:
+    """Causal attention by positions, never by index.
+
+        s_ij = softcap tanh((scale q_i . k_j - slope (p_i - p_j)) / softcap)
+        o_i  = sum_j exp(s_ij) v_j / (exp(sink) + sum_j exp(s_ij))
+
+    over the keys j with 0 <= p_j <= p_i, p_i - p_j < window and the segment of i, not 0. The softmax is in float32.
+
+    Args:
+      q, k, v: rotated already; float32, bfloat16 or float16, all alike. kv_heads divides heads.
+      q_positions, kv_positions: [batch or 1, seq], in tokens, in any order; negative marks padding.
+      q_segments, kv_segments: [batch or 1, seq]; 0 marks padding. Both or neither.
+      window: tokens that a query sees, itself included; may be traced.
+      softcap: largest absolute logit, a number.
+      sinks: [heads], a learned logit beside the keys whose value is zero.
+      slopes: [heads], ALiBi (arXiv 2108.12409): what a logit loses per token of distance.
+      scale: number or [heads]; 1 / sqrt(head_dim) unless given.
+      order: "any"; "increasing": queries and keys are the same tokens and positions rise with the index inside a
+        segment; "contiguous": in steps of 1. A hint for kernels with static masks, checked where positions are known.
+      backend: "reference", "xla", "chunked", or "auto": `chunked` above 2^19 logits, else `xla`, or `reference` for
+        what `xla` refuses. `chunked` has no forward-mode derivative.
+
+    Returns:
+      [batch, q, heads, v_dim] in the dtype of q. A row that sees nothing is zero; a row that sees a NaN or an
+      infinity is NaN, and no other row is touched by it.
+
+    Raises:
+      TypeError, ValueError: an argument breaks its rule, or the backend cannot serve it.
+
+    Differs from `jax.nn.dot_product_attention`: `is_causal` there aligns the first query with the first key, and a
+    row that sees nothing is the mean of the values.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> q, k, v = (jnp.ones((1, seq, 2, 4)) for seq in (1, 3, 3))
+      >>> attend(q, k, v, q_positions=jnp.array([[2]]), kv_positions=jnp.array([[0, 1, 2]])).shape
+      (1, 1, 2, 4)
+    """
+    q, k, v = validation.check_heads(q, k, v)
+    heads, head_dim = q.shape[2:]
+    validation.check_both_segments(q_segments, kv_segments)
+    # Positions that are known stay known inside jit, where they would turn into tracers before `order` is checked.
+    with jax.ensure_compile_time_eval():
+        q_tokens = validation.check_tokens(q_positions, q_segments, "q", q)
+        kv_tokens = validation.check_tokens(kv_positions, kv_segments, "kv", k)
+    check_order_name(order)
+    request = Request(
+        q=q,
+        k=k,
+        v=v,
+        q_positions=q_tokens[0],
+        kv_positions=kv_tokens[0],
+        q_segments=q_tokens[1],
+        kv_segments=kv_tokens[1],
+        window=validation.check_window(window),
+        softcap=validation.check_softcap(softcap),
+        sinks=validation.check_per_head(sinks, "sinks", heads),
+        slopes=validation.check_per_head(slopes, "slopes", heads),
+        scale=validation.check_scale(scale, heads, head_dim),
+        order=order,
+    )
+    check_order(request)
+    return chosen(request, backend).attention(request)[0]
+
+
+def chosen(request: Request, backend: str) -> Backend:
+    """The backend of that name, or the fastest for the request's size."""
+    if backend == "auto":
+        batch, queries, heads, _ = request.q.shape
+        if batch * heads * queries * request.k.shape[1] > SMALL:
+            return chunked
+        return xla if xla.refuses(request) is None else reference
+    if backend not in BACKENDS:
+        raise ValueError(f"`backend` must be one of auto, {', '.join(BACKENDS)}; got {backend!r}. Choose one of them.")
+    refusal = BACKENDS[backend].refuses(request)
+    if refusal is not None:
+        raise ValueError(f'`backend` must serve what is asked of it; got {backend!r}: {refusal}. Use backend="auto".')
+    return BACKENDS[backend]

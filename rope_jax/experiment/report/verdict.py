@@ -15,8 +15,8 @@ MEANING = MappingProxyType(
     {
         USES: "predicts better with the whole window than with its end alone, by more than two standard errors",
         EVEN: "the whole window and its end alone predict equally well, within two standard errors",
-        SURVIVES: "predicts worse with the whole window, and its loss rises by less than half of what it rises when plain",
-        COLLAPSES: "predicts worse with the whole window, and its loss rises by at least half of what it rises when plain",
+        SURVIVES: "predicts worse with the whole window, and its loss rises by less than half of the plain rise",
+        COLLAPSES: "predicts worse with the whole window, and its loss rises by at least half of the plain rise",
         HURT: "predicts worse with the whole window; there is no rise of the plain model to measure it by",
         UNKNOWN: "this length has no finished measurement",
     }

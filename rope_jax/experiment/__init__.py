@@ -1,0 +1,1 @@
+"""Training, sweeps and their results: what the scripts share."""

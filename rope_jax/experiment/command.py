@@ -1,0 +1,68 @@
+"""The shell that the scripts share: a TOML file, dotted overrides, one line for a user's mistake."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from rope_jax.experiment.config import ExperimentConfig, load_config
+
+Prepared = TypeVar("Prepared")
+
+USER_FAULT = 2
+
+
+def run_script(
+    description: str,
+    prepare: Callable[[ExperimentConfig], Prepared],
+    execute: Callable[[Prepared], Path],
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """Read the config, prepare, execute, and print the path of what was written.
+
+    Args:
+      description: what the script does, for `--help`.
+      prepare: checks everything and builds what `execute` runs; its ValueError, TypeError, OSError or RuntimeError is
+        the user's fault and is printed as one line.
+      execute: computes and writes; what it raises is a fault of the program, but for a diverged training.
+      arguments: command-line words; those of the process by default.
+
+    Returns:
+      The exit code: 0, 1 for a diverged training, 2 for a user's fault, 130 after Ctrl-C.
+
+    Example:
+      raise SystemExit(run_script("Train.", prepare, execute))
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog="Any setting can be changed: --train.steps 100. CONFIG.toml --help lists all with their values.",
+        usage="%(prog)s CONFIG.toml [--table.key VALUE ...]",
+        allow_abbrev=False,
+        add_help=False,
+    )
+    parser.add_argument("config", metavar="CONFIG.toml", help="settings of the experiment")
+    if not words or words[0] in ("-h", "--help"):
+        parser.print_help()
+        return 0 if words else USER_FAULT
+    try:
+        if words[0].startswith("-"):
+            raise ValueError(f"`config` must come first; got {words[0]!r}. Write CONFIG.toml before the overrides.")
+        prepared = prepare(load_config(words[0], words[1:]))
+    except (ValueError, TypeError, OSError, RuntimeError) as error:
+        return _complain(error, USER_FAULT)
+    try:
+        print(execute(prepared))
+    except FloatingPointError as error:
+        return _complain(error, 1)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _complain(error: Exception, code: int) -> int:
+    """Print an error as one line."""
+    print(f"error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+    return code

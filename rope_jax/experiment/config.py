@@ -1,0 +1,100 @@
+"""An experiment's settings: read from TOML and the command line, checked, and identified by a hash."""
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rope_jax.experiment.rules import validate
+from rope_jax.experiment.settings import (
+    DataConfig,
+    EvaluateConfig,
+    ExperimentConfig,
+    FinetuneConfig,
+    ModelConfig,
+    SweepConfig,
+    TrainConfig,
+)
+from rope_jax.experiment.strict import from_table
+
+__all__ = [
+    "DataConfig",
+    "EvaluateConfig",
+    "ExperimentConfig",
+    "FinetuneConfig",
+    "ModelConfig",
+    "SweepConfig",
+    "TrainConfig",
+    "bearing",
+    "config_dict",
+    "config_hash",
+    "load_config",
+    "validate",
+]
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """Reads a TOML file, applies dotted overrides such as `--train.steps 40`, and validates the result.
+
+    Args:
+        path: the TOML file; its tables are the fields of `ExperimentConfig`.
+        overrides: command-line words; `--help` prints every setting with its value and leaves.
+
+    Returns:
+        The validated config.
+
+    Raises:
+        ValueError: an unknown key (the nearest one is named), a number that is not finite, or a broken rule.
+        TypeError: a value of another type than its field.
+        SystemExit: an override that does not parse (code 2).
+
+    Example:
+        >>> load_config("configs/quickstart.toml", ["--train.steps", "40"]).train.steps  # doctest: +SKIP
+        40
+    """
+    with Path(path).open("rb") as file:
+        config = from_table(ExperimentConfig, tomllib.load(file))
+    if overrides:
+        import tyro
+
+        config = tyro.cli(ExperimentConfig, default=config, args=list(overrides))
+    validate(config)
+    return config
+
+
+def config_dict(config: ExperimentConfig) -> dict[str, Any]:
+    """The config as nested dicts and lists, equal to itself after a trip through JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), allow_nan=False))
+    return plain
+
+
+def config_hash(config: ExperimentConfig) -> str:
+    """Sha256 (64 hex digits) of everything that bears on the number in a cell.
+
+    Left out are `name`, `output`, how often a run logs and saves, and the lists that only say which cells there are
+    (seeds, methods, factors, multiples): a method or a seed added to a finished sweep keeps the finished cells. The
+    longest length stays in for text, since it decides which files are held out.
+    """
+    return hashlib.sha256(json.dumps(bearing(config_dict(config)), sort_keys=True).encode()).hexdigest()
+
+
+def bearing(plain: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a `config_dict` that `config_hash` is made of, by dotted path.
+
+    Example:
+        >>> bearing(config_dict(ExperimentConfig(name="a")))["train.steps"]
+        600
+    """
+    parts = {
+        f"{table}.{key}": value
+        for table in ("data", "model", "train", "evaluate", "finetune")
+        for key, value in plain[table].items()
+    }
+    for path in ("train.checkpoint_every", "train.log_every", "finetune.methods"):
+        del parts[path]
+    if plain["data"]["task"] == "text":
+        parts["longest"] = max(plain["sweep"]["multiples"]) * plain["train"]["length"]
+    return parts

@@ -1,0 +1,188 @@
+"""Text as bytes: a corpus, its held-out part, training batches by step, evaluation windows."""
+
+import glob
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+STDLIB_LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings"})
+STDLIB_SMALLEST = 201  # bytes; shorter modules are licence lines and re-exports
+
+
+@dataclass(frozen=True)
+class Document:
+    """One file: its name and its bytes, uint8 [size]."""
+
+    name: str
+    tokens: np.ndarray
+
+
+def load_corpus(source: str) -> tuple[Document, ...]:
+    """Reads the corpus: one document a file, sorted by name, so equal on every run of one machine.
+
+    Args:
+        source: "stdlib", which is the `*.py` of the running Python's standard library without tests, idlelib, lib2to3,
+            encodings, installed packages and files of at most 200 bytes; or a file; or a glob (`**` crosses folders).
+
+    Returns:
+        The documents, none of them empty.
+
+    Raises:
+        ValueError: nothing found, or nothing in it.
+
+    Example:
+        >>> any(document.name == "json/decoder.py" for document in load_corpus("stdlib"))
+        True
+    """
+    if source == "stdlib":
+        root = Path(sysconfig.get_paths()["stdlib"])
+        files = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
+        files = {name: path for name, path in files.items() if not STDLIB_LEFT_OUT & set(Path(name).parts[:-1])}
+        smallest = STDLIB_SMALLEST
+    else:
+        found = [source] if Path(source).is_file() else glob.glob(source, recursive=True)
+        files = {Path(name).as_posix(): Path(name) for name in found if Path(name).is_file()}
+        smallest = 1
+    documents = [Document(name, np.frombuffer(files[name].read_bytes(), np.uint8)) for name in sorted(files)]
+    kept = tuple(document for document in documents if document.tokens.size >= smallest)
+    if not kept:
+        raise ValueError(
+            f"`data.source` must lead to files that hold text; got {source!r}: {len(files)} files, none of them with "
+            'text. Give an existing file, a glob in quotes, or "stdlib".'
+        )
+    return kept
+
+
+def split_corpus(
+    documents: Sequence[Document], held_out_bytes: int, longest: int, seed: int
+) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+    """Splits a corpus into (train, held_out) without any file in both.
+
+    Files are drawn in the order that `seed` shuffles them to, among those that hold a longest window and its last
+    target, until `held_out_bytes` are reached. A corpus of one file is cut instead: its last `held_out_bytes` are
+    held out.
+
+    Args:
+        documents: the corpus.
+        held_out_bytes: least size of the held-out part, at most half of the corpus.
+        longest: longest evaluated length, in tokens.
+        seed: of the shuffle.
+
+    Raises:
+        ValueError: the corpus is too short; the message holds the numbers.
+    """
+    sizes = [document.tokens.size for document in documents]
+    total = sum(sizes)
+    if 2 * held_out_bytes > total:
+        raise ValueError(
+            f"`data.held_out_bytes` must be at most half of the corpus; got {held_out_bytes} of {total} bytes. "
+            "Lower it, or give more text."
+        )
+    if held_out_bytes < longest + 1:
+        raise ValueError(
+            f"`data.held_out_bytes` must hold a window of {longest} tokens and its last target; got {held_out_bytes} "
+            "bytes. Raise it, or lower the longest length."
+        )
+    if len(documents) == 1:
+        (whole,) = documents
+        cut = total - held_out_bytes
+        head, tail = Document(f"{whole.name}[:{cut}]", whole.tokens[:cut]), whole.tokens[cut:]
+        return (head,), (Document(f"{whole.name}[{cut}:]", tail),)
+    chosen: set[int] = set()
+    for index in np.random.default_rng(seed).permutation(len(documents)).tolist():
+        if sum(sizes[i] for i in chosen) >= held_out_bytes:
+            break
+        if sizes[index] >= longest + 1:
+            chosen.add(index)
+    reached = sum(sizes[i] for i in chosen)
+    if reached < held_out_bytes or total - reached < reached:
+        raise ValueError(
+            f"The corpus must leave room for {held_out_bytes} held-out bytes in files of at least {longest + 1} bytes, "
+            f"and as much for training; got {len(documents)} files of {min(sizes)} to {max(sizes)} bytes, {total} in "
+            f"all, of which {reached} would be held out. Give more text, or lower `data.held_out_bytes` or the lengths."
+        )
+    train = tuple(document for index, document in enumerate(documents) if index not in chosen)
+    return train, tuple(documents[index] for index in sorted(chosen))
+
+
+class Windows:
+    """Windows of `length + 1` bytes, side by side in each file; the last byte of one is the first of the next."""
+
+    def __init__(self, documents: Sequence[Document], length: int) -> None:
+        self.documents = tuple(documents)
+        self.length = length
+        counts = [max(document.tokens.size - 1, 0) // length for document in self.documents]
+        self.ends = np.cumsum(np.asarray(counts, np.int64))
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if self.ends.size else 0
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """int32 [length + 1]."""
+        file = int(np.searchsorted(self.ends, index, side="right"))
+        start = (index - int(self.ends[file - 1] if file else 0)) * self.length
+        return self.documents[file].tokens[start : start + self.length + 1].astype(np.int32)
+
+
+def training_batches(documents: Sequence[Document], length: int, batch: int, seed: int) -> Any:
+    """Shuffled batches of windows, indexed by step: the same step gives the same batch, whatever ran before.
+
+    Args:
+        documents: the training part.
+        length: tokens that the model reads.
+        batch: rows.
+        seed: of the shuffle, which is another one in every epoch.
+
+    Returns:
+        A `grain.MapDataset`; `batches[step]` is int32 [batch, length + 1], each row inside one file.
+
+    Raises:
+        ValueError: fewer windows than rows.
+    """
+    import grain
+
+    windows = Windows(documents, length)
+    if len(windows) < batch:
+        longest = max((document.tokens.size for document in documents), default=0)
+        raise ValueError(
+            f"The training text must hold {batch} windows of {length + 1} bytes; got {len(windows)} in "
+            f"{len(documents)} files of at most {longest} bytes. Give more text, or lower the length or the batch."
+        )
+    return grain.MapDataset.source(windows).seed(seed).shuffle().repeat(None).batch(batch, drop_remainder=True)
+
+
+def evaluation_windows(documents: Sequence[Document], longest: int, count: int, *, tail: int = 1) -> np.ndarray:
+    """Windows whose ends are spread evenly over all places where a longest window can end.
+
+    A shorter window is a suffix, `windows[:, -(length + 1):]`, so windows of every length end on the same targets.
+
+    Args:
+        documents: the held-out part.
+        longest: longest evaluated length, in tokens.
+        count: windows.
+        tail: targets at the end that are scored; windows end at least that far apart, so no target counts twice.
+
+    Returns:
+        int32 [count, longest + 1].
+
+    Raises:
+        ValueError: the text is too short for that many.
+    """
+    places = np.cumsum([max(document.tokens.size - longest, 0) for document in documents])
+    total = int(places[-1]) if places.size else 0
+    if total < count * tail:
+        raise ValueError(
+            f"The held-out text must hold {count} windows of {longest + 1} bytes that end {tail} bytes apart; got "
+            f"{total} places for an end in {len(documents)} files. Raise `data.held_out_bytes` or lower "
+            "`evaluate.windows`."
+        )
+    rows = []
+    for place in ((2 * np.arange(count) + 1) * total // (2 * count)).tolist():
+        file = int(np.searchsorted(places, place, side="right"))
+        start = place - int(places[file - 1] if file else 0)
+        rows.append(documents[file].tokens[start : start + longest + 1])
+    return np.stack(rows).astype(np.int32)

@@ -1,0 +1,178 @@
+"""The plan of a sweep: every cell, in the order in which they run, before anything is computed or written."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rope_jax.experiment.config import ExperimentConfig
+from rope_jax.experiment.methods import Method, parse_method
+from rope_jax.experiment.model import extended_groups, group_schedules
+from rope_jax.experiment.results import cell_key
+from rope_jax.experiment.train import base_stage, tuning_stage
+from rope_jax.schedule import FrequencySchedule
+
+PLAIN = parse_method("Identity()")
+TRUNCATED = "truncated"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One number of a sweep: what was trained, how it is called, at which length, and what is measured."""
+
+    phase: str
+    seed: int
+    metric: str
+    length: int
+    method: str
+    label: str
+    factor: float
+    factor_rule: str
+    tuned_method: str | None = None
+    tuned_factor: float | None = None
+    calls: Method = PLAIN
+    """The parsed method that `schedules` builds the frequencies with; not part of the row."""
+
+    def row(self) -> dict[str, Any]:
+        """The fields of the row that identify the cell."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "calls"}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    @property
+    def weights(self) -> tuple[int, str | None, float | None]:
+        """Which weights the cell needs: (seed, method they were tuned with, factor)."""
+        return self.seed, self.tuned_method, self.tuned_factor
+
+    def transform(self, config: ExperimentConfig) -> Callable[..., FrequencySchedule]:
+        """The frequency transform of the cell."""
+        return self.calls.transform(factor=self.factor, original_length=config.train.length)
+
+    def schedules(
+        self, config: ExperimentConfig, length: int | None = None
+    ) -> dict[str, FrequencySchedule | None] | None:
+        """What the decoder is called with: layer group -> schedule."""
+        return group_schedules(config, self.transform(config), length=length or self.length)
+
+
+def plan(config: ExperimentConfig) -> list[Cell]:
+    """Every cell of the sweep: seed x phase x method x factor x length x metric, each key once.
+
+    A method that takes no factor (it has none, or it was written out) has one cell per length. Tuned weights are
+    evaluated with the method they were tuned with; "match" is then never below the multiple they were tuned at.
+
+    Raises:
+      ValueError: a method does not parse or does not fit the model; two methods mean the same; a stride that does not
+        divide the trained length; too few windows for a standard error.
+    """
+    _check(config)
+    cells: dict[str, Cell] = {}
+    for seed in config.seeds:
+        for cell in (*_base(config, seed), *_tuned(config, seed)):
+            cells.setdefault(cell_key(config, cell.row()), cell)
+    # Built here and thrown away, so that what cannot be built is refused before the first step.
+    for cell in cells.values():
+        cell.schedules(config)
+    return list(cells.values())
+
+
+def work(config: ExperimentConfig, cell: Cell) -> float:
+    """Roughly what a cell costs, in tokens passed forward; a training step counts three times its tokens."""
+    if cell.metric == "training":
+        stage = base_stage(config) if cell.phase == "base" else tuning_stage(config)
+        return 3.0 * stage.tokens
+    evaluate = config.evaluate
+    if cell.metric == "truncated_loss":
+        return float(evaluate.windows * config.longest * config.train.length / evaluate.truncation_stride)
+    items = evaluate.windows if cell.metric == "loss" else evaluate.depths * evaluate.trials
+    return float(items * cell.length)
+
+
+def _base(config: ExperimentConfig, seed: int) -> Iterator[Cell]:
+    common: dict[str, Any] = {"phase": "base", "seed": seed}
+    yield _training(config, common, PLAIN, 1.0, config.train.length)
+    if config.data.task == "text":
+        yield _truncation(config, common, PLAIN, 1.0)
+    for written in config.sweep.methods:
+        yield from _evaluations(config, common, parse_method(written), least=1.0)
+
+
+def _tuned(config: ExperimentConfig, seed: int) -> Iterator[Cell]:
+    multiple = float(config.finetune.multiple)
+    for written in config.finetune.methods if config.finetune.steps else ():
+        method = parse_method(written)
+        factor = _factor(method, multiple)
+        common: dict[str, Any] = {
+            "phase": "tuned",
+            "seed": seed,
+            "tuned_method": method.text(original_length=config.train.length),
+            "tuned_factor": factor,
+        }
+        yield _training(config, common, method, factor, config.train.length * config.finetune.multiple)
+        if config.data.task == "text":
+            yield _truncation(config, common, method, factor)
+        yield from _evaluations(config, common, method, least=multiple)
+
+
+def _training(config: ExperimentConfig, common: dict[str, Any], method: Method, factor: float, length: int) -> Cell:
+    text = method.text(original_length=config.train.length)
+    rule: dict[str, Any] = {"label": method.label, "factor_rule": "fixed", "metric": "training"}
+    return Cell(**common, **rule, length=length, method=text, factor=factor, calls=method)
+
+
+def _truncation(config: ExperimentConfig, common: dict[str, Any], method: Method, factor: float) -> Cell:
+    label = "last L tokens, plain" if common["phase"] == "base" else "last L tokens, the better of plain and tuned"
+    rule: dict[str, Any] = {"label": label, "factor_rule": "fixed", "metric": "truncated_loss", "method": TRUNCATED}
+    return Cell(**common, **rule, length=config.longest, factor=factor, calls=method)
+
+
+def _evaluations(config: ExperimentConfig, common: dict[str, Any], method: Method, least: float) -> Iterator[Cell]:
+    """Every factor and length of one method under one set of weights; `least` is the smallest matching factor."""
+    metric = "loss" if config.data.task == "text" else "passkey_accuracy"
+    text = method.text(original_length=config.train.length)
+    named: dict[str, Any] = {"method": text, "label": method.label, "calls": method}
+    factors = config.sweep.factors
+    if not method.takes_factor:
+        # One cell per length; in a sweep that matches factors to lengths it is listed among those that match.
+        factors = ("match",) if "match" in factors else (1.0,)
+    for factor in factors:
+        rule = "match" if factor == "match" and method.written_factor is None else "fixed"
+        for multiple in config.sweep.multiples:
+            value = max(least, float(multiple)) if factor == "match" else float(factor)
+            yield Cell(
+                **common,
+                **named,
+                metric=metric,
+                length=multiple * config.train.length,
+                factor=_factor(method, value),
+                factor_rule=rule,
+            )
+
+
+def _factor(method: Method, factor: float) -> float:
+    """The factor as it is recorded: the one written in the method if there is one, 1 for a method that takes none."""
+    return factor if method.takes_factor else method.written_factor or 1.0
+
+
+def _check(config: ExperimentConfig) -> None:
+    """Rules that need the methods."""
+    length, stride = config.train.length, config.evaluate.truncation_stride
+    if config.data.task == "text" and length % stride:
+        raise ValueError(
+            f"`evaluate.truncation_stride` must divide train.length = {length}; got {stride}. Use a smaller power of 2."
+        )
+    if config.data.task == "text" and config.evaluate.windows < 2:
+        raise ValueError("`evaluate.windows` must be at least 2, for a standard error; got 1. 48 is a fair start.")
+    for table, methods in (("sweep", config.sweep.methods), ("finetune", config.finetune.methods)):
+        texts: dict[str, str] = {}
+        for written in methods:
+            text = parse_method(written).text(original_length=length)
+            if text in texts:
+                raise ValueError(
+                    f"`{table}.methods` must differ; got {texts[text]!r} and {written!r}, both {text}. Delete one."
+                )
+            texts[text] = written
+            if text != "Identity()" and not extended_groups(config):
+                raise ValueError(
+                    f"`{table}.methods` must reach a rotated layer whose window exceeds train.length; got "
+                    f"{written!r} for a model without one. Leave a group of model.pattern out of windows and no_rope."
+                )

@@ -1,0 +1,157 @@
+"""The rules between the settings of an experiment, checked before anything is computed or written."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from rope_jax.experiment.settings import ExperimentConfig
+
+
+def validate(config: ExperimentConfig) -> None:
+    """Checks every setting against its range and against the others; the method expressions are checked elsewhere.
+
+    Raises:
+        ValueError: the first broken rule, as setting, rule, value and cure.
+    """
+    for path, number in _numbers(dataclasses.asdict(config)):
+        _require(math.isfinite(number), path, "be finite", number, "Give a number.")
+    _ranges(config)
+    _model(config)
+    _sweep(config)
+    _finetune(config)
+    if config.data.task == "passkey":
+        _passkey(config)
+    else:
+        _text(config)
+
+
+def _require(holds: bool, path: str, rule: str, value: object, cure: str) -> None:
+    if not holds:
+        raise ValueError(f"`{path}` must {rule}; got {value!r}. {cure}")
+
+
+def _numbers(tree: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """Every float of a nested value with its dotted path."""
+    if isinstance(tree, float):
+        yield path, tree
+    elif isinstance(tree, dict | list | tuple):
+        pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        for key, value in pairs:
+            yield from _numbers(value, f"{path}.{key}" if path else str(key))
+
+
+def _distinct(values: tuple[Any, ...], path: str) -> None:
+    _require(len(set(values)) == len(values), path, "hold each entry once", values, "Delete the repeated one.")
+
+
+def _ranges(config: ExperimentConfig) -> None:
+    """Settings that have a range of their own."""
+    name, seeds = config.name, config.seeds
+    plain = bool(name.strip()) and not set(name) & set("/\\") and name not in (".", "..")
+    _require(plain, "name", "be a folder's name", name, "Use letters, digits and dashes.")
+    _require(bool(seeds) and min(seeds) >= 0, "seeds", "hold integers from 0 up", seeds, "Write seeds = [0].")
+    _distinct(seeds, "seeds")
+    tables = {table: getattr(config, table) for table in ("data", "model", "train", "evaluate", "finetune")}
+    from_zero = {"train.warmup", "finetune.steps", "finetune.warmup"}
+    for table, settings in tables.items():
+        for key, value in dataclasses.asdict(settings).items():
+            path = f"{table}.{key}"
+            if type(value) is int:
+                least = 0 if path in from_zero else 1
+                _require(value >= least, path, f"be at least {least}", value, "Raise it.")
+    train = config.train
+    for path, rate in (("train", train.learning_rate), ("finetune", config.finetune.learning_rate)):
+        _require(rate > 0, f"{path}.learning_rate", "be above 0", rate, "3e-3 trains the small models here.")
+    _require(train.clip > 0, "train.clip", "be above 0", train.clip, "Use 1.0, or a large number for no clipping.")
+    _require(train.weight_decay >= 0, "train.weight_decay", "be at least 0", train.weight_decay, "0 turns it off.")
+    _require(0 < train.b2 < 1, "train.b2", "lie between 0 and 1", train.b2, "Use 0.95.")
+    fraction = train.final_fraction
+    _require(0 <= fraction <= 1, "train.final_fraction", "lie in [0, 1]", fraction, "Use 0.05.")
+    _require(
+        train.warmup < train.steps, "train.warmup", f"be below train.steps = {train.steps}", train.warmup, "Lower it."
+    )
+    rule = "be a multiple of 4, since losses are reported by quarters of it"
+    _require(train.length % 4 == 0, "train.length", rule, train.length, "Round it up.")
+
+
+def _model(config: ExperimentConfig) -> None:
+    """The decoder: heads, rotary width, layer groups."""
+    model = config.model
+    rule = f"divide model.heads = {model.heads}"
+    _require(model.heads % model.kv_heads == 0, "model.kv_heads", rule, model.kv_heads, "Use heads, or 1.")
+    width = model.rotary_fraction * model.head_dim
+    near = round(width)
+    rule = f"give an even rotary width from 2 to model.head_dim = {model.head_dim}, not {width:g}"
+    even = abs(width - near) <= 1e-6 and near % 2 == 0 and 2 <= near <= model.head_dim
+    _require(even, "model.rotary_fraction", rule, model.rotary_fraction, "Use 1.0 and an even model.head_dim.")
+    _require(model.theta > 1, "model.theta", "be above 1", model.theta, "Use 10000.")
+    if model.softcap is not None:
+        _require(model.softcap > 0, "model.softcap", "be above 0", model.softcap, "Leave it out for none.")
+    odd = model.positional == "sinusoidal" and model.embed % 2 == 1
+    _require(not odd, "model.embed", "be even for sinusoidal positions", model.embed, "Add 1.")
+    _require(bool(model.pattern), "model.pattern", "name at least one group", model.pattern, 'Write pattern = "G".')
+    for path, groups in (("model.windows", tuple(model.windows)), ("model.no_rope", model.no_rope)):
+        for group in groups:
+            rule = f"name groups of model.pattern = {model.pattern!r}"
+            _require(len(group) == 1 and group in model.pattern, path, rule, group, "Use one of its letters.")
+    _distinct(model.no_rope, "model.no_rope")
+    for group, window in model.windows.items():
+        _require(window >= 1, f"model.windows.{group}", "be at least 1", window, "Leave it out for no window.")
+
+
+def _sweep(config: ExperimentConfig) -> None:
+    """Methods, factors and lengths."""
+    methods, factors, multiples = config.sweep.methods, config.sweep.factors, config.sweep.multiples
+    _require(bool(methods), "sweep.methods", "name at least one method", methods, 'Write methods = ["Identity()"].')
+    _distinct(methods, "sweep.methods")
+    others = [method for method in (*methods, *config.finetune.methods) if method.strip() != "Identity()"]
+    fits = config.model.positional == "rope" or not others
+    rule = f'be only "Identity()" with model.positional = "{config.model.positional}", which has no frequencies'
+    _require(fits, "sweep.methods", rule, tuple(others), 'Use positional = "rope" or drop the methods.')
+    _require(bool(factors), "sweep.factors", "hold at least one factor", factors, 'Write factors = ["match"].')
+    _distinct(factors, "sweep.factors")
+    for factor in factors:
+        _require(factor == "match" or float(factor) >= 1, "sweep.factors", "be at least 1", factor, 'Or use "match".')
+    increasing = all(low < high for low, high in itertools.pairwise(multiples))
+    rule = "increase and start with 1"
+    _require(multiples[:1] == (1,) and increasing, "sweep.multiples", rule, multiples, "Write [1, 2, 4, 8].")
+
+
+def _finetune(config: ExperimentConfig) -> None:
+    """The further steps at a longer length."""
+    tuning = config.finetune
+    if tuning.steps == 0:
+        rule = "be empty while finetune.steps is 0"
+        _require(not tuning.methods, "finetune.methods", rule, tuning.methods, "Set finetune.steps.")
+        return
+    rule = "name at least one method while finetune.steps is above 0"
+    _require(bool(tuning.methods), "finetune.methods", rule, tuning.methods, 'Write methods = ["YaRN()"].')
+    _distinct(tuning.methods, "finetune.methods")
+    rule = f"be below finetune.steps = {tuning.steps}"
+    _require(tuning.warmup < tuning.steps, "finetune.warmup", rule, tuning.warmup, "Lower it.")
+    rule = f"divide train.batch = {config.train.batch}, so that a step sees as many tokens"
+    _require(config.train.batch % tuning.multiple == 0, "finetune.multiple", rule, tuning.multiple, "Use 2 or 4.")
+    learned = config.model.positional == "learned"
+    fits = not learned or tuning.multiple * config.train.length <= config.longest
+    rule = "not exceed the largest of sweep.multiples with learned positions"
+    _require(fits, "finetune.multiple", rule, tuning.multiple, "Lower it.")
+
+
+def _passkey(config: ExperimentConfig) -> None:
+    """The key, the question and the answer have to fit the shortest length."""
+    data, length = config.data, config.train.length
+    needed = 2 * data.key_length + config.evaluate.depths
+    cure = f"Use train.length >= {needed}, or a shorter data.key_length."
+    rule = f"hold two keys of {data.key_length} tokens and {config.evaluate.depths} different depths"
+    _require(length >= needed, "train.length", rule, length, cure)
+    _require(data.key_symbols >= 2, "data.key_symbols", "be at least 2", data.key_symbols, "Use 32.")
+
+
+def _text(config: ExperimentConfig) -> None:
+    """The held-out text has to hold the longest window and its last target."""
+    data, needed = config.data, config.longest + 1
+    _require(bool(data.source), "data.source", 'be "stdlib", a file or a glob', data.source, "Name one.")
+    rule = f"hold a window of the longest length and its last target, {needed} bytes"
+    _require(data.held_out_bytes >= needed, "data.held_out_bytes", rule, data.held_out_bytes, "Raise it.")

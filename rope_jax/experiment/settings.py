@@ -1,0 +1,120 @@
+"""The tree of settings of an experiment, with their defaults."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What is learned: bytes of text, or finding a key in filler."""
+
+    task: Literal["text", "passkey"] = "text"
+    source: str = "stdlib"
+    """"stdlib" (the running Python's own modules), a file, or a glob."""
+    held_out_bytes: int = 500_000
+    key_length: int = 3
+    key_symbols: int = 32
+    filler_symbols: int = 16
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The decoder. `pattern` names a group for each layer by one letter and repeats over the layers."""
+
+    embed: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 4
+    head_dim: int = 32
+    mlp: int = 352
+    rotary_fraction: float = 1.0
+    theta: float = 10_000.0
+    layout: Literal["half", "interleaved"] = "half"
+    positional: Literal["rope", "none", "learned", "sinusoidal", "alibi"] = "rope"
+    tied: bool = True
+    qk_norm: bool = False
+    bias: bool = False
+    pattern: str = "G"
+    windows: dict[str, int] = field(default_factory=dict)
+    """Group letter -> sliding window in tokens."""
+    no_rope: tuple[str, ...] = ()
+    """Group letters whose layers are not rotated."""
+    softcap: float | None = None
+    sinks: bool = False
+    remat: bool = False
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    @property
+    def rotary_dim(self) -> int:
+        """Width of a head that turns: `rotary_fraction * head_dim`."""
+        return round(self.rotary_fraction * self.head_dim)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Training at the original length: AdamW, linear warmup, cosine decay to `final_fraction`."""
+
+    length: int = 64
+    batch: int = 32
+    steps: int = 600
+    learning_rate: float = 3e-3
+    final_fraction: float = 0.05
+    warmup: int = 60
+    weight_decay: float = 0.1
+    b2: float = 0.95
+    clip: float = 1.0
+    checkpoint_every: int = 200
+    log_every: int = 20
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """The cells: every method at every factor and every length (`multiples` of `train.length`)."""
+
+    methods: tuple[str, ...] = ("Identity()",)
+    factors: tuple[float | Literal["match"], ...] = ("match",)
+    """"match" is the length of the cell divided by the trained length."""
+    multiples: tuple[int, ...] = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """How a cell is measured: `windows` of text, or `depths` x `trials` keys."""
+
+    windows: int = 48
+    batch: int = 8
+    truncation_stride: int = 8
+    depths: int = 8
+    trials: int = 16
+    loss_chunk: int = 4096
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """Further steps at `multiple` times the trained length, once per method; 0 steps: none."""
+
+    steps: int = 0
+    multiple: int = 4
+    learning_rate: float = 3e-4
+    warmup: int = 10
+    methods: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    """One experiment: what is learned, by which model, and the sweep over methods, factors, lengths and seeds."""
+
+    name: str
+    output: str = "runs"
+    seeds: tuple[int, ...] = (0,)
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
+
+    @property
+    def longest(self) -> int:
+        """The longest length evaluated, in tokens."""
+        return max(self.sweep.multiples) * self.train.length

@@ -1,0 +1,118 @@
+"""The sweep: runs the cells of the plan that are not finished yet and appends a row for each."""
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from rope_jax.experiment.config import ExperimentConfig
+from rope_jax.experiment.measure import Laboratory, MissingResult
+from rope_jax.experiment.plan import Cell, plan, work
+from rope_jax.experiment.progress import Reporter
+from rope_jax.experiment.results import Results, cell_key
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of a sweep did: cells finished now, failed (with their reasons), and left waiting for those."""
+
+    finished: int
+    failed: tuple[str, ...]
+    waiting: int
+
+
+class Sweep:
+    """One experiment in one folder. Building it checks everything; only `run` computes and adds rows.
+
+    Killed at any moment and started again, it goes on with the first unfinished cell and ends with the same table.
+
+    Example:
+      with Sweep(load_config("configs/quickstart.toml")) as sweep:
+          sweep.run()
+
+    Args:
+      config: the experiment; its folder is `output/name`.
+      metrics: run the cells of these metrics only; all when empty.
+      reporter: told how far the run is.
+
+    Raises:
+      ValueError, TypeError, OSError: something in the config cannot be done, or the folder holds rows of another one.
+      RuntimeError: another run has the folder open.
+    """
+
+    def __init__(
+        self, config: ExperimentConfig, *, metrics: tuple[str, ...] = (), reporter: Reporter | None = None
+    ) -> None:
+        self.config = config
+        self.folder = Path(config.output) / config.name
+        self.cells = [cell for cell in plan(config) if not metrics or cell.metric in metrics]
+        self._reporter = reporter or Reporter()
+        self._laboratory = Laboratory(config, self.folder, self._reporter)
+        # Last, since it makes the folder.
+        self._results = Results(self.folder, config)
+
+    def __enter__(self) -> "Sweep":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._results.close()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The finished rows so far."""
+        return self._results.rows()
+
+    def run(self) -> Outcome:
+        """Run what is not finished, in the order of the plan.
+
+        Raises:
+          FloatingPointError: a training loss is not finite.
+        """
+        pending = [cell for cell in self.cells if not self._results.done(cell_key(self.config, cell.row()))]
+        failed: list[str] = []
+        waiting = 0
+        with self._reporter as reporter:
+            total = sum(work(self.config, cell) for cell in pending)
+            reporter.begin(cells=len(self.cells), finished=len(self.cells) - len(pending), work=total)
+            for cell in pending:
+                try:
+                    row = self._finish(cell)
+                except MissingResult:
+                    waiting += 1
+                    reporter.cell_ended(f"{describe(cell)}: waits for a failed cell")
+                    continue
+                if "error" in row:
+                    failed.append(f"{describe(cell)}: {row['error']}")
+                    reporter.cell_ended(failed[-1])
+                else:
+                    reporter.cell_ended(f"{describe(cell)}: {row['value']:.4g} ({row['seconds']:.1f} s)")
+        return Outcome(len(pending) - len(failed) - waiting, tuple(failed), waiting)
+
+    def _finish(self, cell: Cell) -> dict[str, Any]:
+        """Measure a cell and append its row; one that does not fit in memory is recorded as failed."""
+        start = time.perf_counter()
+        try:
+            measured = self._laboratory.measure(cell, self._results.rows())
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            measured = {"error": f"out of memory: {' '.join(str(error).split())[:300]}"}
+        if not math.isfinite(measured.get("value", 0.0)):
+            measured = {"error": f"the value must be finite; got {measured['value']}"}
+        if cell.metric != "training":
+            self._reporter.advance(work(self.config, cell))
+        return self._results.append(cell.row() | measured | {"seconds": time.perf_counter() - start})
+
+
+def describe(cell: Cell) -> str:
+    """A cell in words."""
+    factor = f" x{cell.factor:g}" if cell.calls.takes_factor else ""
+    tuned = f" on weights tuned with {cell.tuned_method}" if cell.tuned_method and cell.metric != "training" else ""
+    return f"{cell.metric} {cell.label}{factor} at {cell.length}{tuned}, seed {cell.seed}"
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "resource_exhausted" in text or "out of memory" in text

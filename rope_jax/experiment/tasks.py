@@ -1,0 +1,184 @@
+"""What is learned and how it is asked: one protocol, two tasks."""
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from rope_jax.experiment.config import DataConfig, ExperimentConfig
+from rope_jax.experiment.data import Document, evaluation_windows, load_corpus, split_corpus, training_batches
+
+SPLIT_SEED = 0  # the held-out files are the same for every seed of a sweep
+
+
+class Batch(NamedTuple):
+    """Tokens int32 [batch, length + 1] and the weight of each target `tokens[:, 1:]`, float32 [batch, length]."""
+
+    tokens: np.ndarray
+    weights: np.ndarray
+
+
+class Questions(NamedTuple):
+    """What is asked at one length: tokens int32 [items, length + 1], weights float32 [items, length].
+
+    `depths`, float32 [items], says where the key lies, from 0 (first) to 1 (last); None for text.
+    """
+
+    tokens: np.ndarray
+    weights: np.ndarray
+    depths: np.ndarray | None
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What training and evaluation ask of a task."""
+
+    name: str
+    vocab: int
+    metric: str
+
+    def train_batch(self, step: int, length: int, batch: int) -> Batch:
+        """The batch of a step: a function of (seed, step, length, batch) alone."""
+        ...
+
+    def questions(self, length: int) -> Questions:
+        """All evaluation items of one length, the same in whatever order lengths are asked."""
+        ...
+
+
+class TextTask:
+    """Predicting the next byte of text.
+
+    Args:
+        train: documents to train on.
+        windows: int32 [count, longest + 1]; the windows of a shorter length are suffixes.
+        seed: of the training order.
+    """
+
+    name = "text"
+    vocab = 256
+    metric = "loss"
+
+    def __init__(self, train: Sequence[Document], windows: np.ndarray, seed: int) -> None:
+        self.train = tuple(train)
+        self.windows = windows
+        self.seed = seed
+        self._batches: dict[tuple[int, int], Any] = {}
+
+    def train_batch(self, step: int, length: int, batch: int) -> Batch:
+        """Windows of the training files, shuffled anew in every epoch; every target counts."""
+        if (length, batch) not in self._batches:
+            self._batches[length, batch] = training_batches(self.train, length, batch, self.seed)
+        return Batch(self._batches[length, batch][step], np.ones((batch, length), np.float32))
+
+    def questions(self, length: int) -> Questions:
+        """The last `length + 1` bytes of every window."""
+        longest = self.windows.shape[1] - 1
+        if not 1 <= length <= longest:
+            raise ValueError(f"`length` must lie between 1 and the longest window, {longest}; got {length}. Lower it.")
+        tokens = self.windows[:, longest - length :]
+        return Questions(tokens, np.ones((len(tokens), length), np.float32), None)
+
+
+class PasskeyTask:
+    """Finding a key in filler: BOS, filler, key, filler, QUERY, and the key again as the answer.
+
+    The key's alphabet is disjoint from the filler's and only the answer is scored. The model reads `length` tokens;
+    the last token of the answer is only a target. Tokens: 0 BOS, 1 QUERY, then filler symbols, then key symbols.
+
+    Args:
+        data: key length and alphabets.
+        depths: places of the key that are asked, spread evenly from the first to the last.
+        trials: items per place.
+        seed: of all items.
+    """
+
+    name = "passkey"
+    metric = "passkey_accuracy"
+    bos, query = 0, 1
+
+    def __init__(self, data: DataConfig, depths: int, trials: int, seed: int) -> None:
+        self.key_length = data.key_length
+        self.first_key = 2 + data.filler_symbols
+        self.vocab = self.first_key + data.key_symbols
+        self.depths = depths
+        self.trials = trials
+        self.seed = seed
+
+    def train_batch(self, step: int, length: int, batch: int) -> Batch:
+        """Items whose key lies anywhere."""
+        random = np.random.default_rng((self.seed, 0, length, batch, step))
+        starts = random.integers(1, self._last_start(length), size=batch, endpoint=True)
+        tokens = np.stack([self._item(random, length, start) for start in starts.tolist()])
+        return Batch(tokens, self._weights(length, batch))
+
+    def questions(self, length: int) -> Questions:
+        """`depths` x `trials` items; an item depends on (seed, length, place of its key, trial) alone."""
+        last = self._last_start(length)
+        shares = np.linspace(0.0, 1.0, self.depths)
+        starts = [1 + round(share * (last - 1)) for share in shares.tolist()]
+        tokens = np.stack(
+            [
+                self._item(np.random.default_rng((self.seed, 1, length, start, trial)), length, start)
+                for start in starts
+                for trial in range(self.trials)
+            ]
+        )
+        return Questions(tokens, self._weights(length, len(tokens)), np.repeat(shares, self.trials).astype(np.float32))
+
+    def _last_start(self, length: int) -> int:
+        """The last index where a key can begin: the question and the answer follow it."""
+        last = length - 2 * self.key_length
+        if last < 1:
+            least = 2 * self.key_length + 1
+            raise ValueError(f"`length` must be at least {least}, to hold two keys; got {length}. Raise it.")
+        return last
+
+    def _item(self, random: np.random.Generator, length: int, start: int) -> np.ndarray:
+        """One sequence, int32 [length + 1], whose key begins at `start`."""
+        key = random.integers(self.first_key, self.vocab, size=self.key_length)
+        tokens = random.integers(2, self.first_key, size=length + 1)
+        tokens[0] = self.bos
+        tokens[start : start + self.key_length] = key
+        tokens[-self.key_length - 1] = self.query
+        tokens[-self.key_length :] = key
+        return tokens.astype(np.int32)
+
+    def _weights(self, length: int, items: int) -> np.ndarray:
+        """1 on the targets of the answer, 0 elsewhere."""
+        weights = np.zeros((items, length), np.float32)
+        weights[:, -self.key_length :] = 1.0
+        return weights
+
+
+def _text(config: ExperimentConfig, seed: int, longest: int) -> TextTask:
+    documents = load_corpus(config.data.source)
+    train, held_out = split_corpus(documents, config.data.held_out_bytes, longest, SPLIT_SEED)
+    tail = config.train.length // 4
+    return TextTask(train, evaluation_windows(held_out, longest, config.evaluate.windows, tail=tail), seed)
+
+
+def _passkey(config: ExperimentConfig, seed: int, longest: int) -> PasskeyTask:
+    del longest  # items are drawn for each length
+    return PasskeyTask(config.data, config.evaluate.depths, config.evaluate.trials, seed)
+
+
+# Every task by the name that configurations use. A new task adds its row here.
+TASKS: MappingProxyType[str, Callable[[ExperimentConfig, int, int], Task]] = MappingProxyType(
+    {"text": _text, "passkey": _passkey}
+)
+
+
+def make_task(config: ExperimentConfig, seed: int, longest: int) -> Task:
+    """The task of `config.data` for one seed, able to ask up to `longest` tokens.
+
+    Raises:
+        ValueError: the text is missing or too short.
+
+    Example:
+        >>> config = ExperimentConfig(name="a", data=DataConfig(task="passkey"))
+        >>> make_task(config, seed=0, longest=512).train_batch(0, length=64, batch=2).tokens.shape
+        (2, 65)
+    """
+    return TASKS[config.data.task](config, seed, longest)

@@ -1,0 +1,31 @@
+"""The sweep: train, evaluate every method at every length, fine-tune, evaluate again, and write the report.
+
+    python scripts/extrapolate.py configs/quickstart.toml
+    python scripts/extrapolate.py configs/quickstart.toml --train.steps 100 --seeds 0 1 2
+
+Stopped at any moment and started again, it goes on with the first unfinished cell.
+"""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from rope_jax.experiment.command import run_script
+from rope_jax.experiment.report import terminal_table, write_report
+from rope_jax.experiment.sweep import Sweep
+
+
+def execute(sweep: Sweep) -> Path:
+    with sweep:
+        outcome = sweep.run()
+    # A file or pipe has no width of its own, and a table must not break its words there.
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console.print(terminal_table(sweep.rows()))
+    for reason in outcome.failed:
+        print(f"failed, and tried again by the same command: {reason}", file=sys.stderr)
+    return write_report(sweep.folder)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_script("Train, sweep methods over lengths, fine-tune, report.", Sweep, execute))

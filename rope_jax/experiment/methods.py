@@ -9,6 +9,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, dataclass, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from rope_jax.scaling import METHODS, chain
@@ -16,8 +17,9 @@ from rope_jax.scaling import METHODS, chain
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# The published beta_fast of 32 turns belongs to 4096 trained tokens: sqrt(4096) / 2. Fixed beforehand, not tuned.
-_SCALED_BETA = ("YaRN", "DynamicYaRN")
+# Turns from which on a pair is left alone. The published 32 belong to 4096 trained tokens: sqrt(4096) / 2. A rule fixed
+# beforehand, the same for all that have the parameter, never chosen on the targets.
+_SCALED_BETA = MappingProxyType({"YaRN": "beta_fast", "DynamicYaRN": "beta_fast", "NTKByParts": "beta"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,7 @@ class Call:
         known: dict[str, Any] = {"original_length": original_length}
         known["factor"] = 1.0 if self.name.startswith("Dynamic") else factor
         if self.name in _SCALED_BETA:
-            known["beta_fast"] = math.sqrt(dict(self.keywords).get("original_length", original_length)) / 2
+            known[_SCALED_BETA[self.name]] = math.sqrt(dict(self.keywords).get("original_length", original_length)) / 2
         return {name: value for name, value in known.items() if self.awaits(name)} | dict(self.keywords)
 
 

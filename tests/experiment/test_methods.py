@@ -30,7 +30,7 @@ NEEDS_KEYWORDS = {
             rj.YaRN(factor=4.0, original_length=64, beta_fast=4.0, ramp="turns", truncate=False),
         ),
         ("YaRN(attention_scale=None)", rj.YaRN(factor=4.0, original_length=64, beta_fast=4.0)),
-        ("NTKByParts()", rj.NTKByParts(factor=4.0, original_length=64)),
+        ("NTKByParts()", rj.NTKByParts(factor=4.0, original_length=64, beta=4.0)),
         ("DynamicNTK()", rj.DynamicNTK(factor=1.0, original_length=64)),
         ("DynamicNTK(factor=2)", rj.DynamicNTK(factor=2, original_length=64)),
         ("DynamicYaRN()", rj.DynamicYaRN(factor=1.0, original_length=64, beta_fast=4.0)),

@@ -1,0 +1,159 @@
+"""The attention block: projections, QK-norm, rotation, attention. Values are never rotated."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Integer
+
+from rope_jax.attention import attend
+from rope_jax.nn.cache import KVCache
+from rope_jax.nn.config import AttentionConfig
+from rope_jax.nn.layers import Dense, RMSNorm
+from rope_jax.nn.schedules import ScheduleLike
+from rope_jax.positions import check_positions
+from rope_jax.rotation import rotate
+from rope_jax.table import RotaryTable
+
+
+class RotaryAttention(nnx.Module):
+    """Multi-head, grouped-query or multi-query attention over rotated queries and keys.
+
+        o_h = softmax(scale * rotate(norm(x W_q))_h . rotate(norm(x W_k))_g + mask) (x W_v)_g,   y = [o_1 .. o_H] W_o
+
+    Args:
+      config: sizes and options; the layout of the rotation is the config's, once and for all.
+      rngs: initialises the weights.
+
+    Differs from `flax.nnx.MultiHeadAttention`: positions are arguments, so any chunk of tokens can meet a cache.
+
+    Example:
+      >>> from rope_jax import geometric_schedule, rotary_table
+      >>> block = RotaryAttention(AttentionConfig(embed=16, heads=2), rngs=nnx.Rngs(0))
+      >>> positions = jnp.arange(4)[None]
+      >>> block(jnp.ones((1, 4, 16)), rotary_table(geometric_schedule(8), positions), positions=positions).shape
+      (1, 4, 16)
+    """
+
+    def __init__(self, config: AttentionConfig, *, rngs: nnx.Rngs) -> None:
+        width, bias = config.head_width, config.bias
+        self.config = config
+        self.query = Dense(config.embed, config.heads * width, bias=bias, rngs=rngs)
+        self.key = Dense(config.embed, config.kv_count * width, bias=bias, rngs=rngs)
+        self.value = Dense(config.embed, config.kv_count * width, bias=bias, rngs=rngs)
+        self.out = Dense(config.heads * width, config.embed, bias=bias, rngs=rngs)
+        self.query_norm = RMSNorm(width) if config.qk_norm else None
+        self.key_norm = RMSNorm(width) if config.qk_norm else None
+        self.sinks = nnx.Param(jnp.zeros(config.heads, jnp.float32)) if config.sinks else None
+
+    def __call__(
+        self,
+        x: Float[Array, "batch seq embed"],
+        table: RotaryTable | None,
+        *,
+        positions: Integer[Array, "rows seq"] | Any,
+        segments: Integer[Array, "rows seq"] | Any = None,
+        cache: KVCache | None = None,
+        schedule: ScheduleLike = None,
+        kv_table: RotaryTable | None = None,
+    ) -> Any:
+        """Attention of the tokens of x over themselves, or over those of a cache and themselves.
+
+        Args:
+          x: [batch, seq, embed], any floating dtype.
+          table: cos and sin at `positions`; None: nothing turns (NoPE).
+          positions: [batch or 1, seq] integers, in tokens; negative is padding.
+          segments: [batch or 1, seq] document ids, 0 is padding; without a cache only.
+          cache: keys and values so far.
+          schedule: what `table` was made from; a cache of rotated keys remembers it and refuses another.
+          kv_table: for a cache of unrotated keys, cos and sin at `cache.reserve(positions)[0].positions`.
+
+        Returns:
+          [batch, seq, embed] in the dtype of x; with a cache, that and the longer cache.
+
+        Raises:
+          ValueError: arguments that do not go together, and what `KVCache.append` and `attend` refuse.
+        """
+        positions = check_positions(positions)
+        segments = None if segments is None else check_positions(segments, "segments")
+        q, k, v = self.project(x)
+        if table is not None:
+            q = rotate(q, table, layout=self.config.layout)
+        if cache is None:
+            if kv_table is not None:
+                raise ValueError("`kv_table` must be None without a cache; got a table.")
+            k = k if table is None else rotate(k, table, layout=self.config.layout)
+            return self.read(q, k, v, q_positions=positions, kv_positions=positions, segments=segments)
+        self._check_cache(cache, table, schedule, kv_table, segments)
+        if table is not None and cache.keys == "rotated":
+            k = rotate(k, table, layout=self.config.layout)
+        cache = cache.append(k, v, positions, schedule)
+        k, v = cache.k.astype(x.dtype), cache.v.astype(x.dtype)
+        if kv_table is not None:
+            k = rotate(k, kv_table, layout=self.config.layout)
+        return self.read(q, k, v, q_positions=positions, kv_positions=cache.positions), cache
+
+    def project(self, x: Float[Array, "batch seq embed"]) -> tuple[Array, Array, Array]:
+        """Queries, keys and values [batch, seq, heads or kv_heads, head_dim], normalised and not yet rotated."""
+        batch, seq, _ = x.shape
+        width = self.config.head_width
+        q = self.query(x).reshape(batch, seq, self.config.heads, width)
+        k = self.key(x).reshape(batch, seq, self.config.kv_count, width)
+        v = self.value(x).reshape(batch, seq, self.config.kv_count, width)
+        # Before the rotation: a norm after it would take the attention scale out again.
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        return q, k, v
+
+    def read(
+        self,
+        q: Float[Array, "batch seq heads head_dim"],
+        k: Float[Array, "batch kv kv_heads head_dim"],
+        v: Float[Array, "batch kv kv_heads head_dim"],
+        *,
+        segments: Array | None = None,
+        window: Array | int | None = None,
+        **rest: Any,
+    ) -> Float[Array, "batch seq embed"]:
+        """Attention and the output projection, for queries and keys as `attend` takes them."""
+        seen = attend(
+            q,
+            k,
+            v,
+            q_segments=segments,
+            kv_segments=segments,
+            window=self.config.window if window is None else window,
+            softcap=self.config.softcap,
+            sinks=None if self.sinks is None else self.sinks[...],
+            backend=self.config.backend,
+            **rest,
+        )
+        return self.out(seen.reshape(*q.shape[:2], -1))
+
+    def _check_cache(
+        self,
+        cache: KVCache,
+        table: RotaryTable | None,
+        schedule: ScheduleLike,
+        kv_table: RotaryTable | None,
+        segments: Array | None,
+    ) -> None:
+        if segments is not None:
+            raise ValueError("`segments` must be None with a cache: a row of it is one document; got segments.")
+        if cache.layout != self.config.layout:
+            raise ValueError(f"`cache` must have the layout {self.config.layout!r} of the block; got {cache.layout!r}.")
+        if cache.window is not None and (self.config.window is None or self.config.window > cache.window):
+            raise ValueError(
+                f"`cache` must keep every key in the window {self.config.window} of the block; got a ring for window "
+                f"{cache.window}. Make it for the largest window."
+            )
+        if cache.keys == "rotated" and (kv_table is not None or (table is not None and schedule is None)):
+            raise ValueError(
+                "`schedule` and no `kv_table` must come with a cache of rotated keys; got "
+                f"{'no schedule' if schedule is None else 'a kv_table'}. The cache remembers what its keys turned by."
+            )
+        if cache.keys == "unrotated" and (kv_table is None) != (table is None):
+            raise ValueError(
+                "`kv_table` must be given with `table` for a cache of unrotated keys; got one of the two. "
+                "Make it at cache.reserve(positions)[0].positions."
+            )

@@ -1,0 +1,202 @@
+"""A decoder-only transformer whose rotary schedule is an argument: one compiled program serves every method."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Float32, Int32, Integer
+
+from rope_jax.nn.block import Block, Tokens, run_layers
+from rope_jax.nn.cache import Keys, KVCache
+from rope_jax.nn.config import DecoderConfig
+from rope_jax.nn.layers import RMSNorm, project
+from rope_jax.nn.positional import LearnedPositions, alibi_slopes, sinusoids
+from rope_jax.nn.schedules import GroupSchedules, ScheduleLike, by_group, group_tables
+from rope_jax.positions import check_positions, is_traced
+
+
+class Decoder(nnx.Module):
+    """Embedding, layers of attention and SwiGLU under one scan, final norm, unembedding.
+
+    Args:
+      config: sizes and options.
+      rngs: initialises the weights.
+
+    Example:
+      >>> from rope_jax import geometric_schedule
+      >>> model = Decoder(DecoderConfig(vocab=11, embed=16, layers=2, heads=2), rngs=nnx.Rngs(0))
+      >>> token_ids = jnp.array([[1, 2, 3]])
+      >>> model(token_ids, geometric_schedule(8), positions=jnp.array([[0, 1, 2]])).shape
+      (1, 3, 11)
+    """
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        shape, normal = (config.vocab, config.embed), nnx.initializers.normal
+        self.embedding = nnx.Param(
+            normal(config.embed**-0.5 if config.tied else 1.0)(rngs.params(), shape, jnp.float32)
+        )
+
+        @nnx.vmap(in_axes=0, out_axes=0, transform_metadata={nnx.PARTITION_NAME: None})
+        def layers(rngs: nnx.Rngs) -> Block:
+            return Block(config, rngs=rngs)
+
+        self.blocks = layers(rngs.split(config.layers))
+        self.norm = RMSNorm(config.embed)
+        learned = config.positional == "learned"
+        self.learned = LearnedPositions(config.max_length or 0, config.embed, rngs=rngs) if learned else None
+        lecun = nnx.initializers.lecun_normal()
+        self.unembedding = None if config.tied else nnx.Param(lecun(rngs.params(), shape[::-1], jnp.float32))
+
+    def __call__(
+        self,
+        token_ids: Integer[Array, "batch seq"] | Any,
+        schedule: ScheduleLike,
+        *,
+        positions: Integer[Array, "rows seq"] | Any,
+        segments: Integer[Array, "rows seq"] | Any = None,
+        cache: KVCache | None = None,
+    ) -> Any:
+        """Logits of the next token after every token.
+
+        Args:
+          token_ids: [batch, seq] integers below vocab; those of padding are not read.
+          schedule: what turns queries and keys: a `FrequencySchedule` for all layers, a dict of layer group to
+            schedule or None (the group does not turn), or None. Leading axes: none; those of the positions, each 1 or
+            equal (a schedule per row or token); or kv heads in front of either.
+          positions: [batch or 1, seq] integers, in tokens; negative is padding.
+          segments: [batch or 1, seq] document ids, 0 is padding; without a cache only.
+          cache: from `empty_cache` or an earlier call; it is not changed.
+
+        Returns:
+          float32 [batch, seq, vocab]; with a cache, that and the cache with these tokens in it. The logits of padding
+          are finite and mean nothing. Traced token ids or learned positions that are out of range give NaN.
+
+        Raises:
+          TypeError, ValueError: what does not fit, before anything is computed.
+        """
+        hidden = self.hidden(token_ids, schedule, positions=positions, segments=segments, cache=cache)
+        if cache is None:
+            return self.unembed(hidden)
+        return self.unembed(hidden[0]), hidden[1]
+
+    def hidden(
+        self,
+        token_ids: Integer[Array, "batch seq"] | Any,
+        schedule: ScheduleLike,
+        *,
+        positions: Integer[Array, "rows seq"] | Any,
+        segments: Integer[Array, "rows seq"] | Any = None,
+        cache: KVCache | None = None,
+    ) -> Any:
+        """Hidden states [batch, seq, embed] after the final norm, in the config's dtype; otherwise as a call."""
+        config = self.config
+        token_ids = check_positions(token_ids, "token_ids")
+        positions = _fitting(check_positions(positions), "positions", token_ids.shape)
+        if segments is not None:
+            segments = _fitting(check_positions(segments, "segments"), "segments", token_ids.shape)
+        schedules = self._schedules(schedule)
+        if cache is not None:
+            self._check_cache(cache, segments)
+        padding = positions < 0 if segments is None else (positions < 0) | (segments == 0)
+        x = self._embed(token_ids, positions, jnp.broadcast_to(padding, token_ids.shape))
+        cache, tokens = self._tokens(positions, segments, schedules, cache)
+        store = None if cache is None else (cache.k, cache.v)
+        x, store = run_layers(self.blocks, x, tokens, store, config)
+        x = self.norm(x)
+        return x if cache is None else (x, replace(cache, k=store[0], v=store[1]))
+
+    def unembed(self, hidden: Float[Array, "*batch embed"]) -> Float32[Array, "*batch vocab"]:
+        """float32 logits of hidden states with any leading axes."""
+        kernel = self.embedding[...].T if self.unembedding is None else self.unembedding[...]
+        return project(hidden, kernel, jnp.float32)
+
+    def empty_cache(self, batch: int, capacity: int, *, keys: Keys = "rotated", dtype: Any = None) -> KVCache:
+        """A cache for all layers, `capacity` tokens a row; `dtype` defaults to the config's.
+
+        When every layer has a window the slots form a ring: `capacity` of the largest window + n - 1 is then enough to
+        go on for ever, n tokens at a time.
+        """
+        config, largest = self.config, self.config.largest_window
+        cache = KVCache.empty(
+            batch,
+            capacity,
+            config.attention.kv_count,
+            config.attention.head_width,
+            keys=keys,
+            window=None if largest is None or capacity < largest else largest,
+            dtype=jnp.dtype(config.dtype) if dtype is None else dtype,
+            layout=config.layout,
+        )
+        return cache.for_layers(config.layer_groups)
+
+    def _schedules(self, schedule: ScheduleLike) -> GroupSchedules | None:
+        if self.config.positional != "rope" and schedule is not None:
+            raise ValueError(
+                f'`schedule` must be None for positional={self.config.positional!r}; got one. Only "rope" turns by it.'
+            )
+        return by_group(schedule, self.config.groups, self.config.attention.head_width)
+
+    def _check_cache(self, cache: KVCache, segments: Array | None) -> None:
+        config = self.config
+        if segments is not None:
+            raise ValueError("`segments` must be None with a cache: a row of it is one document; got segments.")
+        made = (config.layer_groups, config.layout, config.attention.kv_count, config.attention.head_width)
+        got = (cache.layer_groups, cache.layout, *cache.k.shape[-2:])
+        if made != got:
+            raise ValueError(
+                f"`cache` must be made for the layer groups, layout, kv heads and head_dim {made}; got {got}. "
+                "Use empty_cache of this model."
+            )
+        if cache.window is not None and cache.window < (config.largest_window or cache.window + 1):
+            raise ValueError(
+                f"`cache` must keep every key in the window {config.largest_window} of the layers; got a ring for "
+                f"window {cache.window}. Use empty_cache of this model."
+            )
+
+    def _embed(self, token_ids: Array, positions: Int32[Array, "rows seq"], padding: Array) -> Array:
+        config, host = self.config, None
+        if not is_traced(token_ids) and not is_traced(padding):
+            host = np.where(np.asarray(padding), 0, np.asarray(token_ids))
+        if host is not None and host.size and not 0 <= host.min() <= host.max() < config.vocab:
+            raise ValueError(
+                f"`token_ids` must be from 0 to vocab - 1 = {config.vocab - 1}; got {host.min()} to {host.max()}."
+            )
+        index = jnp.where(padding, 0, token_ids)
+        # A negative index would count from the end.
+        index = jnp.where(index < 0, config.vocab, index)
+        x = self.embedding[...].at[index].get(mode="fill", fill_value=jnp.nan)
+        if config.tied:
+            x = x * config.embed**0.5
+        if self.learned is not None:
+            x = x + self.learned(positions)
+        if config.positional == "sinusoidal":
+            x = x + sinusoids(positions, config.embed)
+        return x.astype(config.dtype)
+
+    def _tokens(
+        self, positions: Array, segments: Array | None, schedules: GroupSchedules | None, cache: KVCache | None
+    ) -> tuple[KVCache | None, Tokens]:
+        """What all layers share, and the cache with the slots of the new tokens taken."""
+        kv_heads = self.config.attention.kv_count
+        slots, held, kv_positions = None, None, positions
+        new = None if schedules is None else group_tables(schedules, positions, kv_heads)
+        if cache is not None:
+            cache, slots = cache.reserve(positions, schedules)
+            kv_positions = cache.positions
+            if cache.keys == "unrotated" and schedules is not None:
+                held = group_tables(schedules, kv_positions, kv_heads)
+        slopes = alibi_slopes(self.config.heads) if self.config.positional == "alibi" else None
+        mask = {"q_positions": positions, "kv_positions": kv_positions, "segments": segments, "slopes": slopes}
+        return cache, Tokens(mask, new, held, slots)
+
+
+def _fitting(ids: Array, argument: str, shape: tuple[int, ...]) -> Array:
+    if len(shape) != 2 or ids.ndim != 2 or ids.shape[0] not in (1, shape[0]) or ids.shape[1] != shape[1]:
+        raise ValueError(
+            f"`{argument}` must be [batch or 1, seq] for `token_ids` [batch, seq] = {shape}; got {ids.shape}. "
+            "Add an axis for one row: positions[None]."
+        )
+    return ids

@@ -1,0 +1,114 @@
+"""Every field of the decoder's configuration acts, and what cannot work is refused before a model is made."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import rope_jax as rj
+from rope_jax import nn
+from tests.nn.models import PLAIN, POSITIONS, SMALL, TOKEN_IDS, decoder, forward
+from tests.unchecked import unchecked
+
+BASE = nn.DecoderConfig(vocab=13, embed=16, layers=2, heads=2, kv_heads=1, mlp=16, unroll=1)
+LEARNED = dataclasses.replace(BASE, positional="learned", max_length=32)
+NARROW = rj.geometric_schedule(4)
+# (the field, what it is set to, the configuration it is set in)
+CHANGES = (
+    *(("vocab", 14, BASE), ("embed", 8, BASE), ("layers", 3, BASE), ("heads", 4, BASE), ("kv_heads", 2, BASE)),
+    *(("head_dim", 10, BASE), ("mlp", 32, BASE), ("tied", False, BASE), ("qk_norm", True, BASE), ("bias", True, BASE)),
+    *(("pattern", "AB", dataclasses.replace(BASE, pattern="A", windows={"A": 3})), ("windows", {"all": 3}, BASE)),
+    *(("softcap", 0.5, BASE), ("sinks", True, BASE), ("positional", "alibi", BASE), ("max_length", 64, LEARNED)),
+    *(("layout", "interleaved", BASE), ("remat", True, BASE), ("unroll", 2, BASE), ("backend", "chunked", BASE)),
+    ("dtype", "bfloat16", BASE),
+)
+
+
+@functools.cache
+def program(config):
+    """Shapes of the parameters, and the program of a forward: a field that acts shows in one of them."""
+    graph, state = nnx.split(decoder(config))
+    schedule = NARROW if config.positional == "rope" else None
+
+    def logits(state):
+        return nnx.merge(graph, state)(TOKEN_IDS, schedule, positions=POSITIONS)
+
+    return [leaf.shape for leaf in jax.tree.leaves(state)], str(jax.make_jaxpr(logits)(state))
+
+
+def test_every_field_is_changed():
+    assert [name for name, *_ in CHANGES] == [field.name for field in dataclasses.fields(nn.DecoderConfig)]
+
+
+@pytest.mark.parametrize(("name", "value", "config"), CHANGES, ids=[name for name, *_ in CHANGES])
+def test_every_field_reaches_the_program(name, value, config):
+    before, after = program(config), program(dataclasses.replace(config, **{name: value}))
+    assert before != after
+
+
+def test_defaults_are_filled_in():
+    config = nn.DecoderConfig(vocab=256, embed=128, layers=9, heads=4)
+    assert (config.mlp_width, config.unrolled, config.attention.kv_count, config.attention.head_width) == (
+        352,
+        1,
+        4,
+        32,
+    )
+    assert dataclasses.replace(config, layers=8).unrolled == 8
+    assert config.layer_groups == ("all",) * 9 and config.largest_window is None
+    leaves = jax.tree.leaves(decoder(dataclasses.replace(config, layers=4)))
+    assert sum(leaf.size for leaf in leaves) == 836_736
+
+
+def test_patterns_repeat_over_the_layers():
+    config = nn.DecoderConfig(vocab=8, embed=8, layers=6, heads=1, pattern="LLLG", windows=[["L", 4]])
+    assert config.layer_groups == ("L", "L", "L", "G", "L", "L")
+    assert config.group_windows == (4, None) and hash(config) == hash(dataclasses.replace(config))
+    names = nn.DecoderConfig(vocab=8, embed=8, layers=2, heads=1, pattern=["local", "global"], windows={"local": 4})
+    assert names.layer_groups == ("local", "global")
+
+
+REFUSED = (
+    ({"heads": 3}, "`heads` must be a multiple of `kv_heads`; got 3 heads for 2 kv heads"),
+    ({"head_dim": None, "embed": 18}, "`embed` must be a multiple of `heads` when `head_dim` is None; got 18"),
+    ({"windows": (("M", 4),)}, "`windows` must name groups of the pattern ('L', 'G'), each once; got ['M']"),
+    ({"windows": (("L", 0),)}, "`windows` must give every group at least 1 token; got 0 for 'L'"),
+    ({"windows": ("L4x",)}, "`windows` must be (group, tokens) pairs"),
+    ({"pattern": "LLGG"}, "`pattern` must name between 1 and 3 (the layers) groups"),
+    ({"pattern": (), "windows": ()}, "`pattern` must name between 1 and 3 (the layers) groups"),
+    ({"positional": "learned"}, '`max_length` must be given for positional="learned" and for it alone; got None'),
+    ({"max_length": 8}, "`max_length` must be given for positional=\"learned\" and for it alone; got 8 for 'rope'"),
+    ({"positional": "rotary"}, "`positional` must be one of rope, none, learned, sinusoidal, alibi; got 'rotary'"),
+    ({"dtype": "float8"}, "`dtype` must be one of float32, bfloat16, float16; got 'float8'"),
+    ({"layout": "split"}, "`layout` must be"),
+    ({"backend": "fastest"}, "`backend` must be one of auto"),
+    ({"layers": 0}, "`layers` must be at least 1; got 0"),
+    ({"softcap": -1.0}, "`softcap` must be a positive number or None; got -1.0"),
+    ({"embed": 15, "positional": "sinusoidal"}, "`embed` must be even for sinusoidal positions; got 15"),
+)
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_what_cannot_work_is_refused_at_construction(changes, message):
+    with unchecked(), pytest.raises(ValueError, match=re.escape(message)):
+        dataclasses.replace(SMALL, **changes)
+
+
+def test_counts_are_integers():
+    with unchecked(), pytest.raises(TypeError, match=re.escape("`embed` must be an integer; got 16.0")):
+        dataclasses.replace(SMALL, embed=16.0)  # type: ignore[arg-type]
+    with unchecked(), pytest.raises(TypeError, match=re.escape("`mlp` must be an integer or None; got True")):
+        dataclasses.replace(SMALL, mlp=True)
+
+
+def test_changing_the_layout_changes_the_logits():
+    """Both layouts have the same shapes and nearly the same program: this one shows in the numbers."""
+    logits = [
+        forward(decoder(dataclasses.replace(BASE, layout=layout)), TOKEN_IDS, PLAIN, POSITIONS)
+        for layout in ("half", "interleaved")
+    ]
+    assert np.max(np.abs(logits[0] - logits[1])) > 1e-3

@@ -9,6 +9,8 @@ export PYTHON
 python := .venv/bin/python
 # The checkout's own place is part of the stamps: a copied checkout would otherwise run the original's code.
 here := $(shell pwd | cksum | cut -d ' ' -f 1)
+# A file's tests stay in one process, so that they share what they compiled.
+workers := -n auto --maxprocesses 8 --dist loadfile
 run := .venv/.run-$(here)
 dev := .venv/.dev-$(here)
 parity := .venv/.parity-$(here)
@@ -23,7 +25,7 @@ quickstart: $(run) ## train a small model and sweep the methods over longer cont
 	$(python) scripts/extrapolate.py configs/quickstart.toml $(ARGS)
 
 test: $(dev) ## the tests that run in moments
-	$(python) -m pytest $(ARGS)
+	$(python) -m pytest $(workers) $(ARGS)
 
 slow: $(dev) ## the tests left out of `make test`
 	$(python) -m pytest -m slow $(ARGS)

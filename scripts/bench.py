@@ -1,10 +1,11 @@
-"""How fast queries and keys are rotated, next to a copy of the same arrays and to the usual ways of writing it.
+"""The cost of rotation next to a copy and to the usual ways of writing it, and of the compilation that methods share.
 
     python scripts/bench.py
-    python scripts/bench.py --seq 64 --heads 4 --kv-heads 2 --head-dim 32 --rounds 2
+    python scripts/bench.py --seq 64 --heads 4 --kv-heads 2 --head-dim 32 --rounds 2 --windows 2
 
 Every form is compiled and run once beforehand; then the rounds go through all forms in turn, so that a slow moment of
-the machine hits them alike, and the median over the rounds counts. The last line is one JSON object.
+the machine hits them alike, and the median over the rounds counts. The sweep scores twelve schedules with the decoder
+of configs/quickstart.toml at 512 tokens, from an empty compile cache, then again. The last line is one JSON object.
 """
 
 import argparse
@@ -13,14 +14,20 @@ import statistics
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import nnx
 from rich.console import Console
 from rich.table import Table
 
 import rope_jax as rj
+from rope_jax.experiment.config import load_config
+from rope_jax.experiment.evaluate import score, scoring_step
+from rope_jax.experiment.model import group_schedules, make_decoder
 from rope_jax.layout import Layout
 
 Form = Callable[[jax.Array, jax.Array, rj.RotaryTable, jax.Array], Any]
@@ -33,7 +40,7 @@ LAYOUTS = ("half", "interleaved")
 
 def parse(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Times rotate, and table + rotate, against a copy and usual forms.")
-    sizes = {"batch": 1, "seq": 4096, "heads": 32, "kv-heads": 8, "head-dim": 128, "rounds": 15}
+    sizes = {"batch": 1, "seq": 4096, "heads": 32, "kv-heads": 8, "head-dim": 128, "rounds": 15, "windows": 48}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
@@ -134,6 +141,24 @@ def check(name: str, result: tuple[jax.Array, ...], wanted: tuple[jax.Array, ...
             raise RuntimeError(f"{name!r} must rotate as `rotate` does; got a difference of {away:.3g}.")
 
 
+def sweep(windows: int) -> dict[str, float]:
+    """Seconds to score twelve schedules on `windows` windows of 512 tokens, with the compilation and without."""
+    config = load_config(Path(__file__).parents[1] / "configs" / "quickstart.toml")
+    graphdef, params = nnx.split(make_decoder(config, vocab=256, seed=0))
+    step = scoring_step(graphdef, config.evaluate.loss_chunk)
+    tokens = np.random.default_rng(0).integers(0, 256, (windows, 513), dtype=np.int32)
+    methods: list[rj.FrequencyTransform] = [rj.NTKAware(factor=float(f)) for f in range(1, 7)]
+    methods += [rj.YaRN(factor=float(f), original_length=64, beta_fast=4.0) for f in range(1, 7)]
+    schedules = [group_schedules(config, method, length=512) for method in methods]
+    seconds = []
+    for _ in ("cold", "warm"):
+        start = time.perf_counter()
+        for schedule in schedules:
+            score(step, params, schedule, tokens, rows=min(windows, config.evaluate.batch))
+        seconds.append(time.perf_counter() - start)
+    return {"windows": windows, "cold_s": seconds[0], "warm_s": seconds[1], "cold_over_warm": seconds[0] / seconds[1]}
+
+
 def show(results: list[dict[str, Any]], sizes: argparse.Namespace) -> None:
     shapes = [f"[{sizes.batch}, {sizes.seq}, {heads}, {sizes.head_dim}]" for heads in (sizes.heads, sizes.kv_heads)]
     table = Table("dtype", "layout", "form", title=f"q {shapes[0]}, k {shapes[1]}, median of {sizes.rounds}")
@@ -148,9 +173,15 @@ def main(words: list[str] | None = None) -> None:
     sizes = parse(words)
     results = [row for dtype in sizes.dtypes for layout in sizes.layouts for row in measure(sizes, dtype, layout)]
     show(results, sizes)
+    shared = sweep(sizes.windows)
+    print(
+        "twelve schedules, {windows} windows of 512 tokens: {cold_s:.1f} s with the compilation".format(**shared),
+        end="",
+    )
+    print(", {warm_s:.1f} s without, {cold_over_warm:.2f} times".format(**shared))
     device = jax.devices()[0]
     facts = {"device": f"{device.platform} {device.device_kind}", "jax": version("jax"), "sizes": vars(sizes)}
-    print(json.dumps(facts | {"results": results}))
+    print(json.dumps(facts | {"results": results, "sweep": shared}))
 
 
 if __name__ == "__main__":

@@ -129,8 +129,10 @@ def test_a_folder_of_another_config_is_refused(config_file, tmp_path, capsys):
 
 def test_bench_compares_forms_and_ends_with_one_json_object(capsys):
     sizes = ["--seq", "8", "--heads", "2", "--kv-heads", "1", "--head-dim", "8", "--rounds", "1", "--dtypes", "float32"]
-    script("bench.py")["main"](sizes)
-    results = json.loads(capsys.readouterr().out.splitlines()[-1])["results"]
+    script("bench.py")["main"]([*sizes, "--windows", "1"])
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    results = last["results"]
+    assert last["sweep"]["cold_s"] > last["sweep"]["warm_s"] > 0
     forms = {row["form"] for row in results}
     assert {"copy", "rotate", "table + rotate", "concatenate", "rotate-half"} < forms
     assert len(results) == 2 * len(forms)

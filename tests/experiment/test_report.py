@@ -13,6 +13,7 @@ from rope_jax.experiment.report.passkeys import classify as classify_keys
 from rope_jax.experiment.report.read import read_results, settle
 from rope_jax.experiment.report.series import Cell, gather
 from rope_jax.experiment.report.style import LIGHT, spread_out, strokes
+from rope_jax.experiment.report.tables import main_table
 from rope_jax.experiment.report.verdict import classify, comparison_length, headline, standings
 from tests.experiment.report_rows import TRAINED, passkey_rows, text_rows, write_rows
 
@@ -49,6 +50,12 @@ def test_the_effective_length_ends_at_the_first_length_that_is_hurt():
     gains = {64: 0.0, 128: -0.02, 256: -0.021, 512: 0.5}
     (series,) = gather([_loss(length=length, gain=gain) for length, gain in gains.items()], "loss")
     assert series.effective_length == 128
+
+
+def test_an_effective_length_of_nothing_is_said_in_words():
+    rows = [_loss(length=length, gain=-0.1) for length in (64, 256)]
+    table = main_table([("Zero-shot", standings(gather(rows, "loss"), 256))], 256, rows)
+    assert [entry.text for entry in table.rows[-1]][4] == "below 64 (1×)"
 
 
 def test_methods_are_compared_at_four_times_the_trained_length_else_at_the_longest():

@@ -105,15 +105,23 @@ def _main_row(one: Standing, length: int, training: Sequence[Row]) -> tuple[Entr
     series, trained = one.series, one.series.trained_length
     near, far = series.at(trained), series.at(length)
     reach = series.effective_length
-    limit = max(lengths_of([series]))
     return (
         Entry(series.name, _method(series)),
         Entry(nats(one.loss_trained), _spread(near.spread, nats) if near else ""),
         Entry(nats(one.loss), _spread(far.spread, nats) if far else ""),
         Entry(with_error(one.gain, one.stderr), _spread(far.gain_spread, signed) if far else "", one.kind),
-        Entry(NONE if not reach else ("≥ " if reach == limit else "") + tokens(reach, trained)),
+        Entry(_reach(reach, max(lengths_of([series])), trained)),
         _tokens(series, training),
     )
+
+
+def _reach(effective: int | None, longest: int, trained: int) -> str:
+    """An effective length in words; it is 0 where even the trained length does worse than truncation."""
+    if effective is None:
+        return NONE
+    if effective == 0:
+        return "below " + tokens(trained, trained)
+    return ("≥ " if effective == longest else "") + tokens(effective, trained)
 
 
 def _truncated_row(standings: Sequence[Standing], trained: int, rows: Sequence[Row]) -> tuple[Entry, ...]:

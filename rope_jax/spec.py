@@ -26,7 +26,7 @@ class RopeSpec:
       rotary_dim: channels of a head that turn; even.
       theta: the base.
       transform: the scaling method.
-      layout: "half" or "interleaved".
+      layout: "half" or "interleaved"; to be given to `rotate` or to the model's config.
       head_dim: width of the head, at least `rotary_dim`, which it defaults to; the rest passes through.
       pair_axes: for each pair the position stream that turns it (m-RoPE).
       softmax_scale: multiplies the logits of the whole head (not only of rotated channels); see `scale_queries`.
@@ -87,7 +87,7 @@ class RopeSpec:
         return (q.astype(jnp.float32) * scale).astype(q.dtype)
 
     def schedule(self, length: Any = None) -> FrequencySchedule:
-        """The schedule at a length.
+        """The schedule at a length: frequencies and attention scale, nothing else of the spec.
 
         Args:
           length: a Python number or traced scalar for one schedule; an array [batch] for one per row, giving leading

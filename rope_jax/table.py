@@ -113,7 +113,8 @@ def _aligned(schedule: FrequencySchedule, positions: tuple[int, ...]) -> tuple[_
     if len(stack) != len(positions) or not all(s in (1, n) for s, n in zip(stack, positions, strict=True)):
         raise ValueError(
             f"`schedule` must have no leading axes, or those of the positions {positions}, each 1 or equal; got "
-            f"{schedule.stack}. Scan over layers, `vmap` over variants or heads, or add axes of length 1."
+            f"{schedule.stack}. Scan over layers, `vmap` over variants or heads; a schedule per row has axes "
+            "[batch, 1]: RopeSpec.schedule(lengths) or length[:, None], with positions of as many rows."
         )
     frequency = _Frequency(schedule.inv_freq.reshape(*stack, pairs), schedule.residual.reshape(*stack, pairs, 2))
     return frequency, schedule.attention_scale.reshape(*stack, 1)

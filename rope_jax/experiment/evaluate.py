@@ -73,8 +73,9 @@ def token_losses(
     Arguments and equation as in `token_scores`.
 
     Example:
-      >>> token_losses(jnp.zeros((1, 2, 4)), lambda x: x, jnp.zeros((1, 2), jnp.int32), chunk=4096).round(4).tolist()
-      [[1.3862999677658081, 1.3862999677658081]]
+      >>> losses = token_losses(jnp.zeros((1, 2, 4)), lambda x: x, jnp.zeros((1, 2), jnp.int32), chunk=4096)
+      >>> [round(loss, 4) for loss in losses[0].tolist()]
+      [1.3863, 1.3863]
     """
     return token_scores(hidden, unembed, targets, chunk)[0]
 

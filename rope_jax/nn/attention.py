@@ -74,6 +74,11 @@ class RotaryAttention(nnx.Module):
         Raises:
           ValueError: arguments that do not go together, and what `KVCache.append` and `attend` refuse.
         """
+        if table is not None and not isinstance(table, RotaryTable):
+            raise TypeError(
+                f"`table` must be a RotaryTable or None; got {type(table).__name__}. "
+                "Make it once per forward: rotary_table(schedule, positions)."
+            )
         positions = check_positions(positions)
         segments = None if segments is None else check_positions(segments, "segments")
         q, k, v = self.project(x)

@@ -65,7 +65,9 @@ class Decoder(nnx.Module):
           token_ids: [batch, seq] integers below vocab; those of padding are not read.
           schedule: what turns queries and keys: a `FrequencySchedule` for all layers, a dict of layer group to
             schedule or None (the group does not turn), or None. Leading axes: none; those of the positions, each 1 or
-            equal (a schedule per row or token); or kv heads in front of either.
+            equal (a schedule per row or token); or kv heads in front of those, [kv_heads, 1, 1] for one per head.
+            A schedule is frequencies and attention scale: a spec's layout belongs in the config, its logit scales
+            are not applied here.
           positions: [batch or 1, seq] integers, in tokens; negative is padding.
           segments: [batch or 1, seq] document ids, 0 is padding; without a cache only.
           cache: from `empty_cache` or an earlier call; it is not changed.

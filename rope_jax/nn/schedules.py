@@ -53,13 +53,21 @@ def by_group(schedule: ScheduleLike, groups: tuple[str, ...], head_dim: int) -> 
 
 
 def head_table(schedule: FrequencySchedule, positions: Int[Array, "*batch seq"], kv_heads: int) -> RotaryTable:
-    """The rotary table of a schedule that may have one leading axis more than positions allow: that of kv heads."""
-    if schedule.stack and len(schedule.stack) in (1, positions.ndim + 1):
-        if schedule.stack[0] != kv_heads:
-            raise ValueError(
-                f"`schedule` must have no leading axes, those of the positions {positions.shape}, or kv heads first "
-                f"({kv_heads}); got {schedule.stack}. Give layers that differ a group each, through `pattern`."
-            )
+    """The rotary table of a schedule that may have an axis of kv heads in front of those of the positions.
+
+    A lone leading axis is refused: whether it means heads, rows or layers cannot be told from its size.
+    """
+    axes = len(schedule.stack) - positions.ndim
+    if axes not in (-positions.ndim, 0, 1) or (axes == 1 and schedule.stack[0] != kv_heads):
+        raise ValueError(
+            f"`schedule` must have no leading axes, those of the positions {positions.shape}, each 1 or equal, or "
+            f"{kv_heads} kv heads and then those; got {schedule.stack}. Per row: RopeSpec.schedule(lengths) or "
+            "length[:, None]; per head: [kv_heads, 1, 1]; layers that differ: a group each, through `pattern`."
+        )
+    rows = schedule.stack[axes] if schedule.stack else 1
+    if positions.shape[0] == 1 < rows:
+        positions = jnp.broadcast_to(positions, (rows, *positions.shape[1:]))
+    if axes == 1:
         table: RotaryTable = jax.vmap(rotary_table, (0, None), out_axes=-2)(schedule, positions)
         return table
     return rotary_table(schedule, positions)

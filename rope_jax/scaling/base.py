@@ -72,7 +72,7 @@ class FrequencyTransform(ABC):
         elif length is None:
             raise ValueError(
                 f"`length` must be given to {type(self).__name__}, whose frequencies depend on it; got None. "
-                "Pass the tokens in the sequence: schedule(length=...), or rope_jax.lengths(positions)."
+                "Pass the tokens in the sequence, or RopeSpec.schedule(rope_jax.lengths(positions)) for one per row."
             )
         else:
             check_length(length)

@@ -14,7 +14,7 @@ def check_length(length: Any) -> None:
     if is_traced(length) or (isinstance(length, (jax.Array, np.ndarray)) and np.ndim(length)):
         return
     if isinstance(length, (bool, np.bool_)) or not isinstance(length, (int, float, np.generic, np.ndarray, jax.Array)):
-        raise TypeError(f"`length` must be a number of tokens; got {length!r}.")
+        raise TypeError(f"`length` must be a number of tokens or an array of them; got {length!r}.")
     if not (math.isfinite(length) and float(length) >= 1):
         raise ValueError(f"`length` must be at least 1 token; got {length!r}.")
 

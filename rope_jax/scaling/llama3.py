@@ -26,8 +26,9 @@ class Llama3(FrequencyTransform):
 
     Example:
       >>> from rope_jax import geometric_schedule
-      >>> Llama3(factor=32.0, original_length=8192)(geometric_schedule(64, theta=5e5)).inv_freq[16].item()
-      0.00042955670505762100
+      >>> schedule = Llama3(factor=32.0, original_length=8192)(geometric_schedule(64, theta=5e5))
+      >>> round(schedule.inv_freq[16].item(), 12)
+      0.000429556792
     """
 
     factor: Number

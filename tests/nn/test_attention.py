@@ -124,7 +124,7 @@ def test_dtype_of_the_input_is_kept(dtype):
 def test_heads_with_schedules_of_their_own():
     """The output is a sum over heads, so each kv head must act as it does under its schedule alone."""
     module, other = block(), rj.PositionInterpolation(factor=4.0)(PLAIN)
-    both = jax.tree.map(lambda a, b: jnp.stack([a, b]), PLAIN, other)
+    both = jax.tree.map(lambda a, b: jnp.stack([a, b])[:, None, None], PLAIN, other)
     got = jax.jit(lambda m: m(X, head_table(both, POSITIONS, 2), positions=POSITIONS))(module)
     kernel, expected = module.out.kernel[...], jnp.zeros_like(X)
     for head, schedule in enumerate((PLAIN, other)):
@@ -132,6 +132,12 @@ def test_heads_with_schedules_of_their_own():
         module.out.kernel.set_value(kernel * rows)
         expected = expected + output(module, X, schedule, POSITIONS)
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_schedule_is_no_table():
+    with pytest.raises(TypeError, match=r"`table` must be a RotaryTable.*rotary_table\(schedule, positions\)"):
+        block()(X, PLAIN, positions=POSITIONS)
 
 
 @jax.jit

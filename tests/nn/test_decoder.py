@@ -128,8 +128,8 @@ def test_schedules_are_data():
     results = [logits(model, {"L": PLAIN, "G": rj.PositionInterpolation(factor=s)(PLAIN)}) for s in (1.0, 2.0, 4.0)]
     assert len(traces) == 1 and np.max(np.abs(results[0] - results[2])) > 1e-2
     np.testing.assert_allclose(results[0], logits(model, PLAIN), rtol=0, atol=1e-6)
-    heads = jax.tree.map(lambda a, b: jnp.stack([a, b]), PLAIN, HALVED)
-    same = jax.tree.map(lambda a: jnp.stack([a, a]), PLAIN)
+    heads = jax.tree.map(lambda a, b: jnp.stack([a, b])[:, None, None], PLAIN, HALVED)
+    same = jax.tree.map(lambda a: jnp.stack([a, a])[:, None, None], PLAIN)
     np.testing.assert_allclose(logits(model, same), results[0], rtol=0, atol=1e-6)
     assert np.max(np.abs(logits(model, {"L": same, "G": heads}) - results[0])) > 1e-2
     np.testing.assert_allclose(logits(model, {"L": None, "G": PLAIN}), logits(model, {"L": still(), "G": PLAIN}))
@@ -194,7 +194,12 @@ REFUSED: tuple[Any, ...] = (
     ({"F": PLAIN}, {}, "`schedule` must name the layer groups ('L', 'G'); got unknown ['F'] and missing ['G', 'L']"),
     ({"L": PLAIN, "G": rj.geometric_schedule(4)}, {}, "`schedule` must have one rotary width in all groups"),
     (rj.geometric_schedule(10), {}, "`schedule` must turn at most the head width 8; got rotary width 10"),
-    (jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), PLAIN), {}, "or kv heads first (2); got (3,)"),
+    (jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), PLAIN), {}, "2 kv heads and then those; got (2,)"),
+    (
+        jax.tree.map(lambda leaf: jnp.stack([leaf] * 3)[:, None, None], PLAIN),
+        {},
+        "2 kv heads and then those; got (3, 1, 1)",
+    ),
     (PLAIN, {"positions": POSITIONS[0]}, "`positions` must be [batch or 1, seq]"),
     (PLAIN, {"positions": POSITIONS[:, 1:]}, "`positions` must be [batch or 1, seq]"),
     (PLAIN, {"segments": POSITIONS[:, 1:]}, "`segments` must be [batch or 1, seq]"),

@@ -124,7 +124,8 @@ def _finetune(config: ExperimentConfig) -> None:
     tuning = config.finetune
     if tuning.steps == 0:
         rule = "be empty while finetune.steps is 0"
-        _require(not tuning.methods, "finetune.methods", rule, tuning.methods, "Set finetune.steps.")
+        cure = "Set finetune.steps, or empty the list: --finetune.methods"
+        _require(not tuning.methods, "finetune.methods", rule, tuning.methods, cure)
         return
     rule = "name at least one method while finetune.steps is above 0"
     _require(bool(tuning.methods), "finetune.methods", rule, tuning.methods, 'Write methods = ["YaRN()"].')

@@ -12,9 +12,13 @@ class DataConfig:
     source: str = "stdlib"
     """"stdlib" (the running Python's own modules), a file, or a glob."""
     held_out_bytes: int = 500_000
+    """Text kept from training, in whole files; at most half of the text."""
     key_length: int = 3
+    """Tokens of the key that is to be found."""
     key_symbols: int = 32
+    """Size of the alphabet of keys; guessing finds one in that many."""
     filler_symbols: int = 16
+    """Size of the filler's alphabet, disjoint from that of keys."""
 
 
 @dataclass(frozen=True)
@@ -22,17 +26,25 @@ class ModelConfig:
     """The decoder. `pattern` names a group for each layer by one letter and repeats over the layers."""
 
     embed: int = 128
+    """Width of the residual stream."""
     layers: int = 4
     heads: int = 4
     kv_heads: int = 4
+    """Key and value heads, a divisor of `heads`."""
     head_dim: int = 32
     mlp: int = 352
+    """Hidden width of SwiGLU."""
     rotary_fraction: float = 1.0
+    """Share of every head that turns; the rest passes through."""
     theta: float = 10_000.0
+    """Base of the frequencies."""
     layout: Literal["half", "interleaved"] = "half"
     positional: Literal["rope", "none", "learned", "sinusoidal", "alibi"] = "rope"
+    """How positions enter; scaling methods are for "rope"."""
     tied: bool = True
+    """Whether the unembedding is the embedding."""
     qk_norm: bool = False
+    """RMS-normalise queries and keys before they turn."""
     bias: bool = False
     pattern: str = "G"
     windows: dict[str, int] = field(default_factory=dict)
@@ -40,8 +52,11 @@ class ModelConfig:
     no_rope: tuple[str, ...] = ()
     """Group letters whose layers are not rotated."""
     softcap: float | None = None
+    """Largest absolute attention logit."""
     sinks: bool = False
+    """A learned logit per head that takes part in the softmax and carries no value."""
     remat: bool = False
+    """Recompute layers in the backward pass: less memory, more time."""
     dtype: Literal["float32", "bfloat16"] = "float32"
 
     @property
@@ -55,14 +70,20 @@ class TrainConfig:
     """Training at the original length: AdamW, linear warmup, cosine decay to `final_fraction`."""
 
     length: int = 64
+    """The trained length, in tokens."""
     batch: int = 32
+    """Rows in a step."""
     steps: int = 600
     learning_rate: float = 3e-3
     final_fraction: float = 0.05
+    """Learning rate at the end, as a share of its peak."""
     warmup: int = 60
+    """Steps until the peak learning rate."""
     weight_decay: float = 0.1
     b2: float = 0.95
+    """AdamW's decay of squared gradients."""
     clip: float = 1.0
+    """Largest global norm of the gradient."""
     checkpoint_every: int = 200
     log_every: int = 20
 
@@ -82,11 +103,17 @@ class EvaluateConfig:
     """How a cell is measured: `windows` of text, or `depths` x `trials` keys."""
 
     windows: int = 48
+    """Text windows at every length, all ending at the same places."""
     batch: int = 8
+    """Rows a call at the longest length; shorter ones get as many tokens."""
     truncation_stride: int = 8
+    """Step of the truncation baseline: each target sees the last `train.length` tokens, less up to this many."""
     depths: int = 8
+    """Places of the key, from the start to the end of the text."""
     trials: int = 16
+    """Keys at every depth."""
     loss_chunk: int = 4096
+    """Tokens whose logits are held at once."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +122,7 @@ class FinetuneConfig:
 
     steps: int = 0
     multiple: int = 4
+    """Length of the steps, in trained lengths; the batch shrinks by it, so tokens a step stay."""
     learning_rate: float = 3e-4
     warmup: int = 10
     methods: tuple[str, ...] = ()

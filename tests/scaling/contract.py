@@ -19,7 +19,10 @@ DEFAULT = Setting(rotary_dim=16, theta=10_000.0, factor=4.0, original_length=409
 
 @dataclass(frozen=True)
 class Line:
-    """A method, its reference, and whether factor 1 must change nothing."""
+    """A method, its reference, and whether factor 1 must change nothing.
+
+    `inv_freq(setting, m)` computes with the numbers of `m`: float64, or mpmath for exact angles (see `reference.py`).
+    """
 
     name: str
     build: Callable[[Setting], Any]

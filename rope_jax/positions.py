@@ -4,6 +4,8 @@ A position is a property of the token, never of its index in an array, so paddin
 shards need no special case. Negative positions and segment 0 mark padding wherever a mask is made.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +31,7 @@ def check_positions(positions: object, argument: str = "positions") -> Int32[Arr
 
     Raises:
       TypeError: the dtype is not an integer (floating positions lose whole tokens; booleans are masks).
-      ValueError: a known position is beyond +-(2^31 - 1). Traced 64-bit positions are reduced unchecked.
+      ValueError: a known position is beyond +-(2^31 - 1). Traced 64-bit and unsigned ones wrap unchecked.
 
     Example:
       >>> check_positions([0, 1, 2]).dtype
@@ -56,7 +58,7 @@ def check_positions(positions: object, argument: str = "positions") -> Int32[Arr
     return jnp.asarray(positions).astype(jnp.int32)  # type: ignore[arg-type]
 
 
-def padded_positions(mask: Bool[Array, "batch seq"]) -> Int32[Array, "batch seq"]:
+def padded_positions(mask: Bool[Array | np.ndarray, "batch seq"]) -> Int32[Array, "batch seq"]:
     """Positions of the real tokens of padded rows: 0, 1, 2, ... from the first real token; padding gets -1.
 
     Works for padding on the left, on the right or in between.
@@ -68,15 +70,14 @@ def padded_positions(mask: Bool[Array, "batch seq"]) -> Int32[Array, "batch seq"
       >>> padded_positions(jnp.array([[False, True, True]])).tolist()
       [[-1, 0, 1]]
     """
-    mask = jnp.asarray(mask)
-    if mask.dtype != jnp.bool_:
-        raise TypeError(f"`mask` must be boolean; got dtype {mask.dtype}. Write `mask == 1`.")
+    mask = _checked_mask(mask)
+    _check_rows(mask, "mask")
     counted = jnp.cumsum(mask.astype(jnp.int32), axis=-1) - 1
     return jnp.where(mask, counted, -1)
 
 
 def packed_positions(
-    segments: Int[Array, "batch seq"], mask: Bool[Array, "batch seq"] | None = None
+    segments: Int[Array | np.ndarray, "batch seq"], mask: Bool[Array | np.ndarray, "batch seq"] | None = None
 ) -> Int32[Array, "batch seq"]:
     """Positions of packed documents: each run of one segment id counts its real tokens from 0; padding gets -1.
 
@@ -89,9 +90,13 @@ def packed_positions(
       [[0, 1, 0, 1, 2, -1]]
     """
     segments = check_positions(segments, "segments")
+    _check_rows(segments, "segments")
     real = segments != 0
     if mask is not None:
-        real = real & jnp.asarray(mask)
+        mask = _checked_mask(mask)
+        if mask.shape != segments.shape:
+            raise ValueError(f"`mask` must have the shape of `segments` {segments.shape}; got {mask.shape}.")
+        real = real & mask
     counted = jnp.cumsum(real.astype(jnp.int32), axis=-1)
     starts = jnp.concatenate(
         [jnp.ones_like(segments[..., :1], dtype=jnp.bool_), segments[..., 1:] != segments[..., :-1]], axis=-1
@@ -102,7 +107,7 @@ def packed_positions(
 
 
 def lengths(
-    positions: Int[Array, "batch seq"], segments: Int[Array, "batch seq"] | None = None
+    positions: Int[Array | np.ndarray, "batch seq"], segments: Int[Array | np.ndarray, "batch seq"] | None = None
 ) -> Int32[Array, "batch"] | Int32[Array, "batch seq"]:
     """The length that each row, or each token's segment, has: its largest position plus one.
 
@@ -123,6 +128,7 @@ def lengths(
       [3]
     """
     positions = check_positions(positions)
+    _check_rows(positions, "positions")
     if not is_traced(positions) and positions.size and int(jnp.max(positions)) == LARGEST_POSITION:
         raise ValueError(f"`positions` must be below {LARGEST_POSITION} to have a length; got {LARGEST_POSITION}.")
     if segments is None:
@@ -135,6 +141,20 @@ def lengths(
         )
     counted = jnp.where(segments == 0, -1, jnp.maximum(positions, -1))
     return jax.vmap(_longest_of_segment)(counted, segments) + 1
+
+
+def _check_rows(ids: Array, argument: str) -> None:
+    if ids.ndim != 2:
+        raise ValueError(
+            f"`{argument}` must be [batch, seq]; got shape {ids.shape}. Write {argument}[None] for one row."
+        )
+
+
+def _checked_mask(mask: Any) -> Bool[Array, "..."]:
+    mask = jnp.asarray(mask)
+    if mask.dtype != jnp.bool_:
+        raise TypeError(f"`mask` must be boolean; got dtype {mask.dtype}. Write `mask == 1`.")
+    return mask
 
 
 def _longest_of_segment(positions: Int32[Array, "seq"], segments: Int32[Array, "seq"]) -> Int32[Array, "seq"]:

@@ -28,7 +28,7 @@ def rotate(
       The rotated array. Channels from 2 * pairs on pass through bit for bit. Values are never rotated.
 
     Raises:
-      TypeError: x is not floating. ValueError: a table that does not fit, an unknown layout.
+      TypeError: x is not floating, or the table not float32. ValueError: a table that does not fit, an unknown layout.
 
     Reference: Su et al., arXiv 2104.09864, eq. 34.
 
@@ -79,7 +79,13 @@ def _per_head(x: Array, table: RotaryTable) -> tuple[Array, Array]:
     """The table with an axis for heads, checked against x."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise TypeError(f"`x` must be floating queries or keys; got dtype {x.dtype}.")
+    if not isinstance(table, RotaryTable):
+        raise TypeError(f"`table` must be a RotaryTable; got {type(table).__name__}. Make it with rotary_table.")
     cos, sin = table.cos, table.sin
+    if sin.shape != cos.shape:
+        raise ValueError(f"`table` must have cos and sin of one shape; got {cos.shape} and {sin.shape}.")
+    if cos.dtype != jnp.float32 or sin.dtype != jnp.float32:
+        raise TypeError(f"`table` must be float32; got {cos.dtype}. Rotation casts back to the dtype of x by itself.")
     if x.ndim < 3 or cos.ndim not in (x.ndim - 1, x.ndim):
         raise ValueError(
             f"`table` must have one axis less than `x` (shared by heads) or as many (per kv head); got cos "

@@ -44,7 +44,10 @@ class FrequencySchedule:
 
         Args:
           inv_freq: [*stack, pairs], radians per token.
-          attention_scale: number or [*stack].
+          attention_scale: number or [*stack], above 0.
+
+        Raises:
+          TypeError, ValueError: what is not numbers, not finite, or of another shape.
 
         Example:
           >>> FrequencySchedule.of([1.0, 0.1]).pairs
@@ -52,15 +55,23 @@ class FrequencySchedule:
         """
         if is_traced(inv_freq) or is_traced(attention_scale):
             first = jnp.asarray(inv_freq).astype(jnp.float32)
-            scale = jnp.broadcast_to(jnp.asarray(attention_scale).astype(jnp.float32), first.shape[:-1])
-            return cls(first, jnp.zeros((*first.shape, 2), jnp.float32), scale)
-        exact = np.asarray(inv_freq, np.float64)
-        if exact.ndim == 0 or exact.shape[-1] == 0 or not np.all(np.isfinite(exact)):
+            traced_scale = jnp.broadcast_to(jnp.asarray(attention_scale).astype(jnp.float32), first.shape[:-1])
+            return cls(first, jnp.zeros((*first.shape, 2), jnp.float32), traced_scale)
+        given, scale = np.asarray(inv_freq), np.asarray(attention_scale)
+        for argument, value in (("inv_freq", given), ("attention_scale", scale)):
+            if value.dtype.kind not in "iuf":
+                raise TypeError(f"`{argument}` must be numbers; got dtype {value.dtype}.")
+        exact = given.astype(np.float64)
+        if exact.ndim == 0 or exact.shape[-1] == 0 or not np.all(np.abs(exact) < 2.0**32):
             raise ValueError(
                 f"`inv_freq` must be finite frequencies [*stack, pairs]; got {inv_freq!r}. Give radians per token."
             )
+        if not (np.all(np.isfinite(scale)) and np.all(scale > 0)):
+            raise ValueError(f"`attention_scale` must be above 0; got {attention_scale!r}. 1 leaves logits alone.")
+        if scale.ndim and scale.shape != exact.shape[:-1]:
+            raise ValueError(f"`attention_scale` must be a number or {exact.shape[:-1]}; got shape {scale.shape}.")
         first_plane, residual = split(np, exact)
-        scales = np.broadcast_to(np.asarray(attention_scale, np.float32), exact.shape[:-1])
+        scales = np.broadcast_to(scale.astype(np.float32), exact.shape[:-1])
         return cls(constant(first_plane), constant(residual), constant(scales))
 
     @property
@@ -152,6 +163,8 @@ def rotary_width(head_dim: int, fraction: float) -> int:
       >>> rotary_width(128, 0.75)
       96
     """
+    if isinstance(head_dim, bool) or not isinstance(head_dim, (int, np.integer)) or head_dim < 2:
+        raise ValueError(f"`head_dim` must be an integer of at least 2; got {head_dim!r}.")
     if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
         raise ValueError(f"`fraction` must be above 0 and at most 1; got {fraction!r}.")
     width = fraction * head_dim

@@ -60,6 +60,8 @@ class RopeSpec:
         if self.pair_axes is not None:
             object.__setattr__(self, "pair_axes", tuple(self.pair_axes))
             _check_pair_axes(self.pair_axes, self.rotary_dim // 2)
+        if self.query_scale is not None and not callable(self.query_scale):
+            raise TypeError(f"`query_scale` must be a rule on positions or None; got {self.query_scale!r}.")
         check_number("softmax_scale", self.softmax_scale, "above 0", lambda v: v > 0)
 
     @property
@@ -81,9 +83,18 @@ class RopeSpec:
           >>> spec.scale_queries(jnp.ones((1, 3, 2, 8)), jnp.arange(3)[None])[0, 0, 0, 0].item()
           2.0
         """
-        scale: Any = self.softmax_scale
-        if self.query_scale is not None:
-            scale = scale * self.query_scale(check_positions(positions)).astype(jnp.float32)[..., None, None]
+        if not jnp.issubdtype(q.dtype, jnp.floating):
+            raise TypeError(f"`q` must be floating queries; got dtype {q.dtype}.")
+        if self.query_scale is None:
+            return (q.astype(jnp.float32) * self.softmax_scale).astype(q.dtype)
+        positions = check_positions(positions)
+        fits = positions.ndim == q.ndim - 2 and positions.shape[-1] == q.shape[-3]
+        if not fits or not all(n in (1, m) for n, m in zip(positions.shape, q.shape, strict=False)):
+            raise ValueError(
+                f"`positions` must be [*batch, seq] for `q` {q.shape}, batch axes 1 or equal; got {positions.shape}."
+            )
+        rule = jnp.asarray(self.query_scale(positions)).astype(jnp.float32)
+        scale = self.softmax_scale * jnp.broadcast_to(rule, positions.shape)[..., None, None]
         return (q.astype(jnp.float32) * scale).astype(q.dtype)
 
     def schedule(self, length: Any = None) -> FrequencySchedule:
@@ -154,6 +165,9 @@ class ModelRope:
         object.__setattr__(self, "sources", dict(self.sources))
         object.__setattr__(self, "layer_groups", tuple(self.layer_groups))
         object.__setattr__(self, "warnings", tuple(self.warnings))
+        wrong = {group: spec for group, spec in self.specs.items() if not isinstance(spec, RopeSpec | None)}
+        if wrong:
+            raise TypeError(f"`specs` must hold RopeSpec values, or None for layers without rotation; got {wrong}.")
         unmatched = set(self.layer_groups) ^ set(self.specs)
         if unmatched:
             raise ValueError(

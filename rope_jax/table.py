@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float32, Int
 
 from rope_jax.phase import angle, turns_per_token
@@ -75,7 +76,7 @@ def rotary_table(
       A float32 table, differentiable in the schedule to every order. Make it once per forward and hand it down.
 
     Raises:
-      TypeError: positions that are not integers.
+      TypeError: positions that are not integers, a schedule that is not float32.
       ValueError: positions out of range, leading axes that do not fit, an unknown phase, pair axes that do not fit.
 
     Reference: Su et al., arXiv 2104.09864, eq. 34.
@@ -87,7 +88,14 @@ def rotary_table(
     """
     if phase not in ("exact", "float32"):
         raise ValueError(f'`phase` must be "exact" or "float32"; got {phase!r}.')
+    if not isinstance(schedule, FrequencySchedule):
+        raise TypeError(
+            f"`schedule` must be a FrequencySchedule; got {type(schedule).__name__}. Apply the transform to "
+            "geometric_schedule(rotary_dim), or call spec.schedule()."
+        )
     positions = check_positions(positions)
+    if positions.ndim < 1 + (pair_axes is not None):
+        raise ValueError(f"`positions` must have a seq axis; got shape {positions.shape}. Write positions[None].")
     positions = positions[..., None] if pair_axes is None else _of_pairs(positions, pair_axes, schedule.pairs)
     frequency, scale = _aligned(schedule, positions.shape[:-1])
     cos, sin = _cos_sin(phase, positions, frequency)
@@ -97,7 +105,8 @@ def rotary_table(
 def _of_pairs(positions: Array, pair_axes: tuple[int, ...], pairs: int) -> Array:
     """Each pair's own position stream: [axes, *batch, seq] -> [*batch, seq, pairs]."""
     streams = positions.shape[0] if positions.ndim > 1 else 0
-    if len(pair_axes) != pairs or not all(0 <= axis < streams for axis in pair_axes):
+    whole = all(isinstance(axis, (int, np.integer)) and not isinstance(axis, bool) for axis in pair_axes)
+    if len(pair_axes) != pairs or not whole or not all(0 <= axis < streams for axis in pair_axes):
         raise ValueError(
             f"`pair_axes` must name for each of the {pairs} pairs one of the leading {streams} position streams; got "
             f"{len(pair_axes)} entries {tuple(pair_axes)} for positions {positions.shape} [axes, *batch, seq]."
@@ -106,7 +115,13 @@ def _of_pairs(positions: Array, pair_axes: tuple[int, ...], pairs: int) -> Array
 
 
 def _aligned(schedule: FrequencySchedule, positions: tuple[int, ...]) -> tuple[_Frequency, Array]:
-    """The schedule's arrays with the rank of the table, after the rule on leading axes."""
+    """The schedule's arrays with the rank of the table, after the rules on dtypes and leading axes."""
+    dtypes = {str(leaf.dtype) for leaf in jax.tree.leaves(schedule)}
+    if dtypes != {"float32"}:
+        # Casting a model's parameters must not reach its frequencies: bfloat16 ones are off by radians at 4096.
+        raise TypeError(
+            f"`schedule` must hold float32 arrays; got {', '.join(sorted(dtypes))}. Casts must leave it out."
+        )
     stack, pairs = schedule.stack, schedule.pairs
     if not stack:
         stack = (1,) * len(positions)
@@ -127,13 +142,15 @@ def _cos_sin(phase: Phase, positions: Array, frequency: _Frequency) -> tuple[Arr
         radians = positions.astype(jnp.float32) * frequency.inv_freq
         return jnp.cos(radians), jnp.sin(radians)
     high, low = turns_per_token(*frequency)
+    # Fixed point has no NaN: a diverged frequency must not come out as a plausible angle.
+    spoiled = jnp.where(jnp.isfinite(frequency.inv_freq), 0.0, jnp.nan).astype(jnp.float32)
     if positions.shape[-2] < _BLOCKS:
-        return _of_turns(positions, high, low)
+        return _of_turns(positions, high, low, spoiled)
     # XLA's CPU compiler would fuse the table into the rotation and compute it again for every row, head and unrolled
     # layer; a loop over blocks of positions is a boundary that it keeps. Other compilers get the plain form, which
     # shards.
     blocks = functools.partial(_in_blocks, _of_turns)
-    return jax.lax.platform_dependent(positions, high, low, cpu=blocks, default=_of_turns)
+    return jax.lax.platform_dependent(positions, high, low, spoiled, cpu=blocks, default=_of_turns)
 
 
 @_cos_sin.defjvp
@@ -145,8 +162,8 @@ def _(phase: Phase, primals: Any, tangents: Any) -> tuple[Any, Any]:
     return (cos, sin), (-sin * turned, cos * turned)
 
 
-def _of_turns(positions: Array, high: Array, low: Array) -> tuple[Array, Array]:
-    radians = angle(positions, high, low)
+def _of_turns(positions: Array, high: Array, low: Array, spoiled: Array) -> tuple[Array, Array]:
+    radians = angle(positions, high, low) + spoiled
     return jnp.cos(radians), jnp.sin(radians)
 
 

@@ -130,8 +130,9 @@ class TestRopeSpec:
         with pytest.raises(dataclasses.FrozenInstanceError):
             make().theta = 1.0  # type: ignore[misc]
 
-    def test_a_list_edited_later_changes_nothing(self):
-        long = [1.0, 2.0, 4.0, 8.0]
+    @pytest.mark.parametrize("kind", [list, np.array])
+    def test_a_list_edited_later_changes_nothing(self, kind):
+        long = kind([1.0, 2.0, 4.0, 8.0])
         method = rj.LongRoPE(short_factors=[1.0] * 4, long_factors=long, original_length=16, factor=4.0)
         before = rj.RopeSpec(8, transform=method).schedule(length=17).float64()
         long[1] = 100.0

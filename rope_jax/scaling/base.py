@@ -67,6 +67,13 @@ class FrequencyTransform(ABC):
         Raises:
           ValueError: `length` is missing though the method needs it, or is not at least 1.
         """
+        if not isinstance(schedule, FrequencySchedule):
+            raise TypeError(
+                f"`schedule` must be a FrequencySchedule; got {type(schedule).__name__}. "
+                "Start from geometric_schedule(rotary_dim)."
+            )
+        if length is not None:
+            check_length(length)
         if not self.needs_length:
             length = None
         elif length is None:
@@ -74,8 +81,6 @@ class FrequencyTransform(ABC):
                 f"`length` must be given to {type(self).__name__}, whose frequencies depend on it; got None. "
                 "Pass the tokens in the sequence, or RopeSpec.schedule(rope_jax.lengths(positions)) for one per row."
             )
-        else:
-            check_length(length)
         rank = max(len(schedule.stack), np.ndim(length) if length is not None else 0)
         operands = (_arrays(self), schedule, length)
 
@@ -199,7 +204,12 @@ def log_theta(xp: Any, inv_freq: Any, method: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Lists become tuples and NumPy scalars Python numbers, so that equal parameters compare and hash alike."""
+    """Lists and NumPy arrays become tuples and NumPy scalars Python numbers.
+
+    So equal parameters compare and hash alike, and an array edited later by its owner changes nothing here.
+    """
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, (list, tuple)):
         return tuple(_plain(entry) for entry in value)
     return value.item() if isinstance(value, np.generic) else value

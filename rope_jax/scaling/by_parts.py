@@ -48,5 +48,11 @@ class NTKByParts(FrequencyTransform):
 
     def edit(self, xp: Any, inv_freq: Any, attention_scale: Any, length: Any) -> Edited:
         """Kept as it is above beta turns, divided by the factor below alpha turns."""
-        ramp = (turns(xp, inv_freq, self.original_length) - self.alpha) / (self.beta - self.alpha)
-        return blend(inv_freq, xp.clip(ramp, 0.0, 1.0), self.factor), attention_scale
+        return by_parts(xp, inv_freq, self.factor, self.original_length, (self.alpha, self.beta)), attention_scale
+
+
+def by_parts(xp: Any, inv_freq: Any, factor: Any, original_length: Any, bounds: tuple[Any, Any]) -> Any:
+    """The frequencies: interpolated below the first bound of turns, kept above the second."""
+    alpha, beta = bounds
+    ramp = (turns(xp, inv_freq, original_length) - alpha) / (beta - alpha)
+    return blend(inv_freq, xp.clip(ramp, 0.0, 1.0), factor)

@@ -11,12 +11,15 @@ from rope_jax.positions import is_traced
 
 def check_length(length: Any) -> None:
     """Refuse a known length that is not a number of tokens of at least 1 (0 is allowed in arrays: an empty row)."""
-    if is_traced(length) or (isinstance(length, (jax.Array, np.ndarray)) and np.ndim(length)):
+    if is_traced(length):
         return
-    if isinstance(length, (bool, np.bool_)) or not isinstance(length, (int, float, np.generic, np.ndarray, jax.Array)):
+    numbers = (int, float, np.number, np.ndarray, jax.Array)
+    if isinstance(length, bool) or not isinstance(length, numbers) or np.asarray(length).dtype.kind not in "iuf":
         raise TypeError(f"`length` must be a number of tokens or an array of them; got {length!r}.")
-    if not (math.isfinite(length) and float(length) >= 1):
-        raise ValueError(f"`length` must be at least 1 token; got {length!r}.")
+    known = np.asarray(length)
+    least = 0 if known.ndim else 1
+    if not (np.all(np.isfinite(known)) and np.all(known >= least)):
+        raise ValueError(f"`length` must be at least {least} token{'s' * (not least)}; got {length!r}.")
 
 
 def check_number(argument: str, value: Any, rule: str, holds: Any, cure: str = "") -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rope_jax.scaling.base import Edited, FrequencyTransform, Number
-from rope_jax.scaling.by_parts import NTKByParts
+from rope_jax.scaling.by_parts import by_parts
 from rope_jax.scaling.checks import check_factor, check_number, check_original_length
 
 
@@ -48,10 +48,5 @@ class Llama3(FrequencyTransform):
 
     def edit(self, xp: Any, inv_freq: Any, attention_scale: Any, length: Any) -> Edited:
         """NTK-by-parts between the two bounds."""
-        parts = NTKByParts(
-            factor=self.factor,
-            original_length=self.original_length,
-            alpha=self.low_freq_factor,
-            beta=self.high_freq_factor,
-        )
-        return parts.edit(xp, inv_freq, attention_scale, length)
+        bounds = (self.low_freq_factor, self.high_freq_factor)
+        return by_parts(xp, inv_freq, self.factor, self.original_length, bounds), attention_scale

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from rope_jax.scaling.base import Edited, FrequencyTransform, Number, blend, log_theta, pair_index
-from rope_jax.scaling.by_parts import NTKByParts
+from rope_jax.scaling.by_parts import by_parts
 from rope_jax.scaling.checks import check_factor, check_number, check_original_length, check_scale
 
 
@@ -132,10 +132,8 @@ def check_options(options: YaRN | DynamicYaRN) -> None:
 def yarn(options: YaRN | DynamicYaRN, xp: Any, inv_freq: Any, attention_scale: Any, factor: Any) -> Edited:
     """Both forms: the ramp and the temperature at one factor."""
     if options.ramp == "turns":
-        parts = NTKByParts(
-            factor=factor, original_length=options.original_length, alpha=options.beta_slow, beta=options.beta_fast
-        )
-        inv_freq, _ = parts.edit(xp, inv_freq, attention_scale, None)
+        bounds = (options.beta_slow, options.beta_fast)
+        inv_freq = by_parts(xp, inv_freq, factor, options.original_length, bounds)
     else:
         inv_freq = blend(inv_freq, 1 - index_ramp(options, xp, inv_freq), factor)
     return inv_freq, attention_scale * temperature(options, xp, factor)

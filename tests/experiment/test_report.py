@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from rope_jax.experiment.report import ResultsError, terminal_table, write_report
-from rope_jax.experiment.report.curves import by_octave
-from rope_jax.experiment.report.maps import depth_grid, turns
 from rope_jax.experiment.report.passkeys import classify as classify_keys
-from rope_jax.experiment.report.read import read_results, settle
+from rope_jax.experiment.report.passkeys import stderr
+from rope_jax.experiment.report.read import read_run, settle
 from rope_jax.experiment.report.series import Cell, gather
-from rope_jax.experiment.report.style import LIGHT, spread_out, strokes
 from rope_jax.experiment.report.tables import main_table
 from rope_jax.experiment.report.verdict import classify, comparison_length, headline, standings
+from rope_jax.experiment.report.words import short_numbers
 from tests.experiment.report_rows import TRAINED, passkey_rows, text_rows, write_rows
 
 ROOT = Path(__file__).parents[2]
@@ -67,14 +66,52 @@ def test_methods_are_compared_at_four_times_the_trained_length_else_at_the_longe
 
 def test_the_headline_follows_the_best_method():
     series = gather(text_rows(), "loss")
-    base = standings([one for one in series if one.phase == "base"], 256)
-    tuned = standings([one for one in series if one.phase == "tuned"], 256)
+    base, tuned = (standings(series, 256, phase) for phase in ("base", "tuned"))
     assert headline(base, tuned, 256, TRAINED)[0] == "Only after fine-tuning"
     assert headline(base, (), 256, TRAINED)[0] == "No; at best it breaks even"
     assert headline(base[1:], (), 256, TRAINED)[0] == "No; at best it survives"
-    assert headline(base[-1:], (), 256, TRAINED)[0] == "No; it collapses under every method measured"
+    assert headline(base[-2:], (), 256, TRAINED)[0] == "No; it collapses under every method measured"
+    assert headline(base[-1:], (), 256, TRAINED)[0] == "No; it collapses"
     assert headline(tuned, (), 256, TRAINED)[0] == "Yes, even without fine-tuning"
     assert headline(base, tuned, 64, TRAINED)[0] == "Not answered"
+
+
+def test_both_phases_are_measured_by_the_rise_of_the_plain_model_before_tuning():
+    def row(phase, length, loss):
+        weights = {"phase": phase, "method": "Identity()", "label": "Identity", "tuned_method": None}
+        return _loss(length=length, value=loss, gain=1.0 - loss) | weights
+
+    rows = [row("base", 64, 1.0), row("base", 256, 2.0), row("tuned", 64, 1.0), row("tuned", 256, 1.4)]
+    series = gather(rows, "loss")
+    assert [[one.kind for one in standings(series, 256, phase)] for phase in ("base", "tuned")] == [
+        ["collapses"],
+        ["survives"],
+    ]
+    assert [one.kind for one in standings(series[1:], 256, "tuned")] == ["is hurt"]
+
+
+@pytest.mark.parametrize(
+    ("positional", "name", "clause"),
+    [
+        ("rope", "Identity (plain)", "under Identity (plain) it"),
+        ("alibi", "ALiBi", "with ALiBi it"),
+        ("none", "no positions", "with no positions it"),
+        ("learned", "learned positions", "with learned positions it"),
+        ("sinusoidal", "sinusoidal", "with sinusoidal it"),
+    ],
+)
+def test_identity_is_called_by_what_the_model_knows_positions_with(positional, name, clause):
+    row = _loss(length=256, gain=-0.5, method="Identity()", label="Identity")
+    row["config"] = row["config"] | {"model": row["config"]["model"] | {"positional": positional}}
+    (series,) = gather([row], "loss")
+    assert (series.name, series.plain) == (name, positional == "rope")
+    short, sentence = headline(standings([series], 256), (), 256, TRAINED)
+    assert short == "No; it is hurt"
+    assert clause in sentence and "best method" not in sentence
+
+
+def test_long_decimals_are_short_in_notes():
+    assert short_numbers("YaRN(beta_fast=2.8284271247461903, factor=4.0)") == "YaRN(beta_fast=2.828, factor=4.0)"
 
 
 def test_factors_of_one_method_are_told_apart():
@@ -122,7 +159,7 @@ def test_a_file_that_holds_no_rows_is_refused(tmp_path, content, complaint):
 
 def test_rows_of_an_earlier_configuration_are_counted_and_not_shown(tmp_path):
     rows = text_rows()[:4]
-    results = read_results(write_rows(tmp_path, [rows[0] | {"config_hash": "old"}, *rows[1:]]))
+    results = read_run(write_rows(tmp_path, [rows[0] | {"config_hash": "old"}, *rows[1:]]))
     assert len(results.rows) == 3
     assert "1 row of an earlier configuration" in results.notes[0]
 
@@ -136,31 +173,7 @@ def test_keys_are_classed_against_chance_and_the_trained_length():
     assert classify_keys(cell(0.06), cell(0.99), 1 / 32) == "guesses"
     assert classify_keys(cell(0.50), cell(0.06), 1 / 32) == "never learned it"
     assert classify_keys(None, cell(0.99), 1 / 32) == "unknown"
-
-
-def test_figures_draw_the_numbers_of_the_rows():
-    middles, losses = by_octave([4.0, 3.0, 2.0, 1.0, 9.0], 64)
-    assert (middles.tolist(), losses.tolist()) == ([8.0, 24.0, 48.0, 72.0], [4.0, 3.0, 1.5, 9.0])
-    assert turns({"inv_freq": [2 * np.pi, 0.0]}, 64)[0] == pytest.approx(64.0)
-    assert np.isnan(turns({"inv_freq": [2 * np.pi, 0.0]}, 64)[1])
-    (keys, *_) = gather(passkey_rows(seeds=(0, 1)), "passkey_accuracy")
-    depths, shares = depth_grid(keys, [64, 128])
-    assert (len(depths), shares.shape) == (8, (8, 2))
-    assert shares[0, 0] == pytest.approx(np.mean([row["by_depth"][0][1] for row in keys.cells[0].rows]))
-
-
-def test_a_curve_looks_the_same_however_often_it_is_named_and_like_no_other():
-    curves = [("Identity()", None), *((f"M{number}()", None) for number in range(12))]
-    once, twice = (strokes(named, curves[:1], LIGHT) for named in (curves, [*curves, *curves]))
-    assert once == twice
-    assert len(set(once.values())) == len(curves)
-
-
-def test_labels_keep_their_distance_and_their_order():
-    placed = spread_out(np.array([0.1, 0.11, 0.12, 0.9]), 0.1)
-    assert np.all(np.diff(placed) >= 0.1 - 1e-12)
-    assert placed[:3].mean() == pytest.approx(0.11)
-    assert placed[3] == pytest.approx(0.9)
+    assert stderr(cell(1.0)) == pytest.approx(np.sqrt(2 * 102) / 104**1.5)
 
 
 def test_the_terminal_table_is_the_main_table():
@@ -168,6 +181,14 @@ def test_the_terminal_table_is_the_main_table():
     assert [str(column.header) for column in table.columns][-1] == "effective length"
     assert table.row_count == 12
     assert terminal_table([]).row_count == 0
+
+
+def test_the_terminal_table_of_passkeys_states_chance_and_errors():
+    table = terminal_table(passkey_rows())
+    columns = [[str(cell) for cell in column.cells] for column in table.columns]
+    assert columns[0][:2] == ["guessing: 3.1\N{NO-BREAK SPACE}%", "Identity (plain)"]
+    assert columns[3][:2] == ["3.1", "23.4 ± 3.7"]
+    assert "on 128 keys" in str(table.caption)
 
 
 def _loss(*, gain=0.0, **fields):

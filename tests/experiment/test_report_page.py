@@ -11,7 +11,7 @@ import pytest
 
 from rope_jax.experiment.report import write_report
 from rope_jax.experiment.report.page import render
-from rope_jax.experiment.report.read import read_results, settle
+from rope_jax.experiment.report.read import read_run, settle
 from tests.experiment.report_rows import passkey_rows, text_rows, write_rows
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def test_every_number_of_the_main_table_is_the_rows(text_page):
             assert cells[0].startswith(row["label"])
             assert cells[1:3] == [f"{near[row['label']]:.3f}", f"{row['value']:.3f}"]
             assert cells[3].startswith(gain)
-            assert cells[5] == f"{tokens / 1e6:.3g} M"
+            assert cells[5] == f"{tokens / 1e6:.3g}\N{NO-BREAK SPACE}M"
 
 
 def test_the_page_names_a_class_for_every_method(text_page):
@@ -80,6 +80,27 @@ def test_a_whole_page_has_a_figure_of_each_kind_on_light_and_dark_paper(tmp_path
     assert page.count("data:image/png") == 2 * len(kinds)
 
 
+def test_the_glossary_says_what_both_phases_are_measured_by(text_page):
+    _, page = text_page
+    assert "zero-shot and fine-tuned rows are both measured by it" in page
+
+
+def test_a_seed_that_is_not_there_yet_is_counted():
+    rows = text_rows(seeds=(0, 1))
+    page = render(settle([row for row in rows if row["seed"] == 0]), {})
+    assert "of the 2 seeds that the settings ask for, one is there" in page
+    assert "Whether another seed" not in render(settle(rows), {})
+
+
+def test_learned_positions_past_the_trained_length_are_said_to_be_untrained():
+    rows = [row for row in text_rows(tuned=False) if row["label"] in ("Identity", "last L tokens, plain")]
+    for row in rows:
+        row["config"] = row["config"] | {"model": row["config"]["model"] | {"positional": "learned"}}
+    page = render(settle(rows), {})
+    assert "untrained rows of their table" in page
+    assert "best method" not in page and "Identity" not in re.sub(r"<section><h2>Settings.*", "", page, flags=re.DOTALL)
+
+
 def test_labels_are_escaped(text_page):
     _, page = text_page
     assert '<b title="x">' not in page
@@ -98,7 +119,9 @@ def test_a_passkey_page_has_its_maps_and_says_what_they_are(tmp_path):
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert (tmp_path / "figures/passkey_base.png").is_file()
     assert "content matching, not reading" in page
-    assert ["YaRNYaRN(beta_fast=4.0)", "99.5 %keys 99.0 %"] == _table(page, "64 (1")[-1][:2]
+    table = _table(page, "64 (1")
+    assert table[1][:2] == ["guessing: 3.1\N{NO-BREAK SPACE}%one of 32 symbols", "3.1"]
+    assert table[-1][:2] == ["YaRNYaRN(beta_fast=4.0)", "99.5 ± 1.2whole\N{NO-BREAK SPACE}99.0"]
 
 
 @pytest.mark.parametrize("finished", [1, 2, 5])
@@ -106,10 +129,10 @@ def test_an_unfinished_sweep_makes_a_page_that_says_so(tmp_path, finished):
     path = write_rows(tmp_path, text_rows()[:finished])
     with path.open("a") as file:
         file.write('{"key": "torn')
-    page = render(read_results(path), {})
+    page = render(read_run(path), {})
     assert "cut off" in page
     assert ("No method has been evaluated yet" in page) == (finished < 3)
-    assert ("Unfinished: Identity, zero-shot, lacks 1 cell (length 512)." in page) == (finished == 5)
+    assert ("Unfinished: Identity (plain), zero-shot, lacks 1 cell (length 512)." in page) == (finished == 5)
 
 
 def test_the_script_ends_with_one_line_and_code_2_on_a_missing_file(tmp_path):

@@ -125,11 +125,12 @@ def test_unrotated_keys_take_any_schedule():
         cache.rerotate(PLAIN)
 
 
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_rerotation_equals_rotation_by_the_new_schedule(dtype):
+def test_rerotation_equals_rotation_by_the_new_schedule(dtype, layout):
     raw, positions = tokens(6), jnp.asarray([[0, 7, 4096, 100_003, 9_000_001, 2**30]] * 2, jnp.int32)
-    old, new = (rj.rotate(raw, rj.rotary_table(schedule, positions)) for schedule in (PLAIN, OTHER))
-    cache = nn.KVCache.empty(2, 8, HEADS, WIDTH, dtype=dtype).append(old, raw, positions, PLAIN)
+    old, new = (rj.rotate(raw, rj.rotary_table(schedule, positions), layout=layout) for schedule in (PLAIN, OTHER))
+    cache = nn.KVCache.empty(2, 8, HEADS, WIDTH, dtype=dtype, layout=layout).append(old, raw, positions, PLAIN)
     moved = jax.jit(nn.KVCache.rerotate)(cache, OTHER)
     # In bfloat16 the stored keys are what was rounded: once more is allowed for the new ones.
     tolerance = 2e-6 if dtype == jnp.float32 else 2.0**-7

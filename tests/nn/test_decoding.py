@@ -1,5 +1,7 @@
 """Decoding through a cache gives what the whole forward gives, for every method, in any chunks, compiled once."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +46,14 @@ def test_cached_decoding_equals_the_whole_forward(line, keys):
         got, cache = decoded(model, groups, FAR, split, keys)
         np.testing.assert_allclose(got, whole, rtol=0, atol=2e-5)
         np.testing.assert_array_equal(cache.check().positions, jnp.broadcast_to(FAR, (2, SEQ)))
+
+
+@pytest.mark.parametrize("keys", ["rotated", "unrotated"])
+def test_interleaved_pairs_decode_alike(keys):
+    model = decoder(dataclasses.replace(SMALL, layout="interleaved"))
+    whole = forward(model, TOKEN_IDS, PLAIN, FAR)
+    np.testing.assert_allclose(decoded(model, PLAIN, FAR, (6,), keys)[0], whole, rtol=0, atol=2e-5)
+    assert np.max(np.abs(whole - forward(decoder(), TOKEN_IDS, PLAIN, FAR))) > 1e-2
 
 
 def test_calling_twice_without_keeping_the_cache_does_not_advance():

@@ -57,6 +57,8 @@ class TestAsValues:
         method = line.build(DEFAULT)
         fields = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
         assert type(method)(**fields) == method
+        spec = rj.RopeSpec(DEFAULT.rotary_dim, head_dim=2 * DEFAULT.rotary_dim, transform=method)
+        assert dataclasses.replace(dataclasses.replace(spec)) == spec == pickle.loads(pickle.dumps(spec))
         if not line.name.startswith("chain"):
             assert type(method)(**dataclasses.asdict(method)) == method
         with pytest.raises(dataclasses.FrozenInstanceError):

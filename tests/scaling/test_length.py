@@ -7,6 +7,7 @@ import pytest
 
 import rope_jax as rj
 from tests import reference
+from tests.scaling.contract import CONTRACT, DEFAULT
 
 LENGTHS = (15, 16, 17, 32)
 ONES, LONG = (1.0,) * 4, (1.0, 2.0, 4.0, 8.0)
@@ -133,6 +134,17 @@ def test_a_static_method_answers_in_the_shape_of_the_length():
     assert spec.schedule(jnp.array([8, 32])).stack == (2, 1)
     assert spec.schedule(jnp.ones((2, 6), jnp.int32)).stack == (2, 6)
     same(jax.tree.map(lambda leaf: leaf[1, 0], spec.schedule(jnp.array([8, 32]))), spec.schedule())
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in CONTRACT if not line.build(DEFAULT).needs_length], ids=lambda x: x.name
+)
+def test_a_static_method_acts_at_every_length_below_the_original_too(line):
+    spec = rj.RopeSpec(DEFAULT.rotary_dim, transform=line.build(DEFAULT))
+    whole = spec.schedule()
+    for length in (1, DEFAULT.original_length // 2, DEFAULT.original_length, 4 * DEFAULT.original_length):
+        same(spec.schedule(length), whole)
+        same(jax.tree.map(lambda leaf: leaf[0, 0], spec.schedule(np.array([length]))), whole)
 
 
 def weighted(length, temperature):

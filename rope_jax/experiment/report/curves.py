@@ -8,18 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from rope_jax.experiment.report.labels import label_ends
 from rope_jax.experiment.report.series import Series, lengths_of
-from rope_jax.experiment.report.style import (
-    Curve,
-    Stroke,
-    Theme,
-    label_ends,
-    length_axis,
-    mark,
-    name_axes,
-    new_figure,
-    title,
-)  # fmt: skip
+from rope_jax.experiment.report.strokes import Curve, Stroke
+from rope_jax.experiment.report.style import Theme, length_axis, mark_lengths, name_axes, new_figure, title
 from rope_jax.experiment.report.words import MINUS
 
 BINS_PER_TRAINED_LENGTH = 4
@@ -63,8 +55,7 @@ def loss_by_position(
             ends.append((*_last(x, y), one.name, styles[one.curve]))
     multiples = [2.0**k for k in range(-2, int(math.log2(longest / trained)) + 1)]
     length_axis(axes, [trained * m for m in multiples], trained)
-    for mark_length, text in marks:
-        mark(axes, mark_length, text, theme)
+    mark_lengths(axes, marks, theme)
     title(axes, heading, theme, pad=22)
     name_axes(axes, theme, f"position in a window of {longest:,} tokens", "loss (nats per token)")
     label_ends(axes, ends, theme)
@@ -98,8 +89,7 @@ def gain_by_length(
     if gains and min(gains) < -5 * LINEAR:
         _squeeze(axes, min(gains), max(gains))
     length_axis(axes, lengths, trained)
-    for mark_length, text in marks:
-        mark(axes, mark_length, text, theme)
+    mark_lengths(axes, marks, theme)
     title(axes, heading, theme, pad=22)
     name_axes(axes, theme, "length of the window (tokens)", "context gain (nats per token)")
     label_ends(axes, ends, theme)

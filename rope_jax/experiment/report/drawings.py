@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from rope_jax.experiment.report import curves, maps
 from rope_jax.experiment.report.read import Row
 from rope_jax.experiment.report.series import Series, lengths_of
-from rope_jax.experiment.report.style import DARK, LIGHT, Curve, Stroke, Theme, png, strokes
+from rope_jax.experiment.report.strokes import Curve, Stroke, strokes
+from rope_jax.experiment.report.style import DARK, LIGHT, Theme, png
 
 PHASES = MappingProxyType({"base": "Zero-shot", "tuned": "Fine-tuned"})
 

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rope_jax.experiment.report.read import Results
+from rope_jax.experiment.report.read import Run
 from rope_jax.experiment.report.series import Series, lengths_of
 from rope_jax.experiment.report.words import counted, extent, listing, quantity
 
 SMALL = 100_000_000  # parameters
 
 
-def limits(results: Results, losses: Sequence[Series], passkeys: Sequence[Series]) -> list[str]:
+def limits(results: Run, losses: Sequence[Series], passkeys: Sequence[Series]) -> list[str]:
     """Claims that a run of this task, size and number of seeds does not support."""
     said = []
     training = [row for row in results.rows if row["metric"] == "training"]
@@ -28,7 +28,10 @@ def limits(results: Results, losses: Sequence[Series], passkeys: Sequence[Series
             )
     seeds = {row["seed"] for row in results.rows}
     if len(seeds) == 1:
-        said.append("Whether another seed would agree: there is one. The standard errors say nothing about that.")
+        asked = len(set(results.config.get("seeds") or ()))
+        there = f"of the {asked} seeds that the settings ask for, one is there" if asked > 1 else "there is one"
+        errors = " The standard errors say nothing about that." if losses or passkeys else ""
+        said.append(f"Whether another seed would agree: {there}.{errors}")
     methods = len({one.name for one in losses if one.phase == "base"})
     if methods > 1:
         said.append(f"How good the best of {methods} methods is: it was picked on the windows that it is judged on.")
@@ -47,6 +50,11 @@ def limits(results: Results, losses: Sequence[Series], passkeys: Sequence[Series
         said.append(
             "Which method is best after long fine-tuning: this was a short one, with one learning rate for all."
         )
+    if any(one.positional == "learned" for one in (*losses, *passkeys)):
+        said.append(
+            "How well learned positions reach further. Those past the longest length that the weights saw in training "
+            "are untrained rows of their table: what is measured there is their random start."
+        )
     if passkeys:
         said.append(
             "Whether the model reads. The key's symbols occur nowhere else in the text, so it is found by matching "
@@ -55,7 +63,7 @@ def limits(results: Results, losses: Sequence[Series], passkeys: Sequence[Series
     return said
 
 
-def missing(results: Results, losses: Sequence[Series], passkeys: Sequence[Series]) -> list[str]:
+def missing(results: Run, losses: Sequence[Series], passkeys: Sequence[Series]) -> list[str]:
     """What the settings ask for and the rows do not have, and which parts of the page are therefore absent."""
     said = list(results.notes)
     config = results.config

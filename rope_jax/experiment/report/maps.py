@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from rope_jax.experiment.report.series import Series, lengths_of
-from rope_jax.experiment.report.style import SMALL, TEXT, Curve, Stroke, Theme, new_figure, title
+from rope_jax.experiment.report.strokes import Curve, Stroke
+from rope_jax.experiment.report.style import SMALL, TEXT, WIDE, Theme, new_figure, title
 from rope_jax.experiment.report.words import multiple
 
 COLUMNS = 3
@@ -103,7 +104,7 @@ def turns(row: Mapping[str, object], trained_length: int) -> np.ndarray:
 def _panels(count: int, theme: Theme, height: float) -> tuple[Figure, np.ndarray]:
     columns = min(COLUMNS, count)
     rows = -(-count // columns)
-    figure, axes = new_figure(theme, rows, columns, size=(7.0, 0.5 + height * rows))
+    figure, axes = new_figure(theme, rows, columns, size=(WIDE, 0.5 + height * rows))
     for spare in axes.flat[count:]:
         spare.set_visible(False)
     return figure, axes.flatten()

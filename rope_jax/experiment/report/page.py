@@ -8,9 +8,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rope_jax.experiment.report import drawings, passkeys, record, tables, verdict
 from rope_jax.experiment.report.limits import limits, missing, unfinished
-from rope_jax.experiment.report.read import FILE_NAME, Results, read_results
+from rope_jax.experiment.report.read import Run, read_run
 from rope_jax.experiment.report.series import Series, gather, lengths_of
 from rope_jax.experiment.report.words import counted
+from rope_jax.experiment.results import FILE
 from rope_jax.experiment.summary import headline_multiple
 
 PAGE_NAME = "report.html"
@@ -31,14 +32,16 @@ def write_report(folder: Path) -> Path:
     Example:
         write_report(Path("runs/quickstart"))
     """
-    results = read_results(folder / FILE_NAME)
+    results = read_run(folder / FILE)
     drawn = {name: drawings.draw_all(group, folder / "figures") for name, group in figures(results).items()}
     path = folder / PAGE_NAME
-    path.write_text(render(results, drawn), encoding="utf-8")
-    return path
+    # Whole or not at all: a kill must not leave half a page under the page's name.
+    draft = path.with_suffix(".draft")
+    draft.write_text(render(results, drawn), encoding="utf-8")
+    return draft.replace(path)
 
 
-def figures(results: Results) -> dict[str, list[drawings.Drawing]]:
+def figures(results: Run) -> dict[str, list[drawings.Drawing]]:
     """Which figures belong to which part of the page."""
     losses, truncated = gather(results.rows, "loss"), gather(results.rows, "truncated_loss")
     keys, training = gather(results.rows, "passkey_accuracy"), _training(results)
@@ -52,7 +55,7 @@ def figures(results: Results) -> dict[str, list[drawings.Drawing]]:
     }
 
 
-def render(results: Results, pictures: Mapping[str, Sequence[drawings.Picture]]) -> str:
+def render(results: Run, pictures: Mapping[str, Sequence[drawings.Picture]]) -> str:
     """The page as one string; parts without pictures have none."""
     losses, keys = gather(results.rows, "loss"), gather(results.rows, "passkey_accuracy")
     drawn = {"main_figures": [], "tuned_figures": [], "key_figures": [], "spectra": [], **pictures}
@@ -60,7 +63,7 @@ def render(results: Results, pictures: Mapping[str, Sequence[drawings.Picture]])
     return page
 
 
-def _words(results: Results, losses: Sequence[Series], keys: Sequence[Series]) -> dict[str, Any]:
+def _words(results: Run, losses: Sequence[Series], keys: Sequence[Series]) -> dict[str, Any]:
     """Everything on the page but the figures."""
     answers = ([_loss_answer(losses)] if losses else []) + ([_key_answer(results, keys)] if keys else [])
     return {
@@ -69,8 +72,9 @@ def _words(results: Results, losses: Sequence[Series], keys: Sequence[Series]) -
         "meanings": {
             kind: text for answer in answers for kind, text in answer["meaning"].items() if _met(answer, kind)
         },
+        "plain_rise": verdict.PLAIN_RISE if any(one.plain for one in losses) else "",
         "main_table": _main_table(results, losses),
-        "key_table": tables.passkey_table(keys, _training(results)) if keys else None,
+        "key_table": tables.passkey_table(keys, passkeys.chance(results.config), _training(results)) if keys else None,
         "perplexities": _perplexities(losses),
         "cost": record.cost_table(results.rows),
         "timings": record.timings_table(results.rows),
@@ -96,7 +100,7 @@ def _loss_answer(losses: Sequence[Series]) -> dict[str, Any]:
     }
 
 
-def _key_answer(results: Results, keys: Sequence[Series]) -> dict[str, Any]:
+def _key_answer(results: Run, keys: Sequence[Series]) -> dict[str, Any]:
     trained = keys[0].trained_length
     length = headline_multiple(lengths_of(keys), trained) * trained
     guess = passkeys.chance(results.config)
@@ -111,7 +115,7 @@ def _key_answer(results: Results, keys: Sequence[Series]) -> dict[str, Any]:
     }
 
 
-def _warning(results: Results, measured: Sequence[Series]) -> str:
+def _warning(results: Run, measured: Sequence[Series]) -> str:
     """One line for the top of the page when it rests on less than was asked for."""
     failed = sum(not row["finished_later"] for row in results.failed)
     said = ["The sweep is not finished."] if unfinished(results.config, measured) else []
@@ -122,7 +126,7 @@ def _met(answer: dict[str, Any], kind: str) -> bool:
     return any(kind == met for _, group in answer["groups"] for met, _ in group)
 
 
-def _main_table(results: Results, losses: Sequence[Series]) -> tables.Table | None:
+def _main_table(results: Run, losses: Sequence[Series]) -> tables.Table | None:
     if not losses:
         return None
     length = verdict.comparison_length(losses)
@@ -131,9 +135,7 @@ def _main_table(results: Results, losses: Sequence[Series]) -> tables.Table | No
 
 
 def _groups(losses: Sequence[Series], length: int) -> dict[str, tuple[verdict.Standing, ...]]:
-    return {
-        phase: verdict.standings([one for one in losses if one.phase == phase], length) for phase in drawings.PHASES
-    }
+    return {phase: verdict.standings(losses, length, phase) for phase in drawings.PHASES}
 
 
 def _perplexities(losses: Sequence[Series]) -> list[tables.Table]:
@@ -146,7 +148,7 @@ def _perplexities(losses: Sequence[Series]) -> list[tables.Table]:
     return found
 
 
-def _training(results: Results) -> list[dict[str, Any]]:
+def _training(results: Run) -> list[dict[str, Any]]:
     return [row for row in results.rows if row["metric"] == "training"]
 
 

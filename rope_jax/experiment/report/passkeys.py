@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rope_jax.experiment.report.series import Cell, Series
-from rope_jax.experiment.report.words import multiple, percent, some
+from rope_jax.experiment.report.words import multiple, percent, share_with_error, some
 
 KEEPS, LOSES, GUESSES = "keeps finding it", "loses some", "guesses"
 UNLEARNED, UNKNOWN = "never learned it", "unknown"
@@ -36,7 +36,7 @@ def classify(here: Cell | None, trained: Cell | None, guess: float | None) -> st
         return UNLEARNED
     if _by_chance(here, guess):
         return GUESSES
-    doubt = math.hypot(_stderr(here), _stderr(trained))
+    doubt = math.hypot(stderr(here), stderr(trained))
     return KEEPS if here.value >= trained.value - 2 * doubt else LOSES
 
 
@@ -46,7 +46,11 @@ def classes(series: Sequence[Series], length: int, guess: float | None) -> list[
     for one in _by_accuracy(series, length):
         here, trained = one.at(length), one.at(one.trained_length)
         before = percent(trained.value if trained else None)
-        text = f"{percent(here.value)}, {before} at the trained length" if here else "not measured at this length"
+        text = (
+            f"{share_with_error(here.value, stderr(here))}, {before} at the trained length"
+            if here
+            else "not measured at this length"
+        )
         found[classify(here, trained, guess)].append((one.name, text))
     return [(kind, members) for kind, members in found.items() if members]
 
@@ -77,8 +81,10 @@ def headline(series: Sequence[Series], length: int, guess: float | None) -> tupl
             f"{words}, under {some(keepers, len(known))} as often as at the trained length: {numbers}",
         )
     if kinds[best.name] == LOSES:
-        return "In part", f"{words}, under every method less often than at the trained length: {numbers}"
-    return "No", f"{words}, under no method more often than by chance: {numbers}"
+        every = "under every method " if len(known) > 1 else ""
+        return "In part", f"{words}, {every}less often than at the trained length: {numbers}"
+    none = "under no method" if len(known) > 1 else "not"
+    return "No", f"{words}, {none} more often than by chance: {numbers}"
 
 
 def _by_accuracy(series: Sequence[Series], length: int) -> list[Series]:
@@ -90,14 +96,17 @@ def _value(one: Series, length: int) -> float:
     return cell.value if cell else -1.0
 
 
-def _asked(cell: Cell) -> float:
+def asked(cell: Cell) -> int:
     """Keys asked for; their symbols are not independent, so a key counts once."""
-    return max(1.0, sum((row.get("count") or 0) / row["config"]["data"].get("key_length", 1) for row in cell.rows))
+    return max(1, round(sum((row.get("count") or 0) / row["config"]["data"].get("key_length", 1) for row in cell.rows)))
 
 
 def _by_chance(cell: Cell, guess: float | None) -> bool:
-    return guess is not None and cell.value <= guess + 2 * math.sqrt(guess * (1 - guess) / _asked(cell))
+    return guess is not None and cell.value <= guess + 2 * math.sqrt(guess * (1 - guess) / asked(cell))
 
 
-def _stderr(cell: Cell) -> float:
-    return math.sqrt(cell.value * (1 - cell.value) / _asked(cell))
+def stderr(cell: Cell) -> float:
+    """Binomial standard error of an accuracy, with two hits and two misses added so that 100 % has an error as well."""
+    keys = asked(cell) + 4
+    share = (cell.value * (keys - 4) + 2) / keys
+    return math.sqrt(share * (1 - share) / keys)

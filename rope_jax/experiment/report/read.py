@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rope_jax.experiment.results import FILE
+
 Row = dict[str, Any]
 
-FILE_NAME = "results.jsonl"
 METRICS = ("loss", "truncated_loss", "passkey_accuracy", "training")
 STAMP = ("key", "config_hash", "config", "task", "trained_length")
 REQUIRED = (*STAMP, "phase", "method", "label", "factor", "length", "seed", "metric")
@@ -20,7 +21,7 @@ class ResultsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Results:
+class Run:
     """Finished rows of the newest configuration, failed rows, and notes on what was set aside."""
 
     rows: tuple[Row, ...]
@@ -34,7 +35,7 @@ class Results:
         return config
 
 
-def read_results(path: Path) -> Results:
+def read_run(path: Path) -> Run:
     """Read one results file.
 
     Args:
@@ -47,23 +48,23 @@ def read_results(path: Path) -> Results:
         ResultsError: no such file, no row in it, or a line that is no row.
 
     Example:
-        >>> read_results(Path("nowhere/results.jsonl"))  # doctest: +IGNORE_EXCEPTION_DETAIL
+        >>> read_run(Path("nowhere/results.jsonl"))  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
         ResultsError: `results.jsonl` must exist; got no file at nowhere/results.jsonl. Run the sweep first.
     """
     if not path.is_file():
-        raise ResultsError(f"`{FILE_NAME}` must exist; got no file at {path}. Run the sweep first.")
+        raise ResultsError(f"`{FILE}` must exist; got no file at {path}. Run the sweep first.")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ResultsError(f"`{FILE_NAME}` must be UTF-8 text; got {error.reason} in {path}. Sweep again.") from None
+        raise ResultsError(f"`{FILE}` must be UTF-8 text; got {error.reason} in {path}. Sweep again.") from None
     rows, notes = _parse(text, path)
     if not rows:
-        raise ResultsError(f"`{FILE_NAME}` must hold at least one row; got none in {path}. Run the sweep first.")
+        raise ResultsError(f"`{FILE}` must hold at least one row; got none in {path}. Run the sweep first.")
     return settle(rows, notes)
 
 
-def settle(rows: Sequence[Row], notes: Sequence[str] = ()) -> Results:
+def settle(rows: Sequence[Row], notes: Sequence[str] = ()) -> Run:
     """Part rows into shown, failed and set aside: the newest configuration is shown, a cell's newest row wins."""
     said = list(notes)
     newest = rows[-1]["config_hash"]
@@ -79,7 +80,7 @@ def settle(rows: Sequence[Row], notes: Sequence[str] = ()) -> Results:
     if len(latest) < len(finished):
         said.append(f"{_rows(len(finished) - len(latest))} measured again later; the latest of each cell is shown.")
     failed = [row | {"finished_later": row["key"] in latest} for row in current if "error" in row]
-    return Results(tuple(latest.values()), tuple(failed), tuple(said))
+    return Run(tuple(latest.values()), tuple(failed), tuple(said))
 
 
 def _rows(number: int) -> str:
@@ -114,4 +115,4 @@ def _checked(row: Any, number: int, path: Path) -> Row:
 
 
 def _complaint(rule: str, got: str, number: int, path: Path) -> str:
-    return f"`{FILE_NAME}` must hold {rule}; got {got} on line {number} of {path}. Delete that line and sweep again."
+    return f"`{FILE}` must hold {rule}; got {got} on line {number} of {path}. Delete that line and sweep again."

@@ -4,16 +4,17 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rope_jax.experiment.report.read import Results, Row
+from rope_jax.experiment.report.read import Row, Run
+from rope_jax.experiment.report.series import called, positional_of
 from rope_jax.experiment.report.tables import Entry, Table
-from rope_jax.experiment.report.words import NONE, duration, extent
+from rope_jax.experiment.report.words import NONE, counted, duration, extent, short_numbers
 
 
 def failures_table(failed: Iterable[Row]) -> Table:
     """Every cell that failed, and why."""
     rows = tuple(
         (
-            Entry(str(row["label"]), str(row["method"])),
+            Entry(_name(row), short_numbers(str(row["method"]))),
             Entry(f"{row['phase']}, seed {row['seed']}"),
             Entry(str(row["metric"])),
             Entry(f"{row['length']:,}" if row["length"] else NONE),
@@ -33,25 +34,29 @@ def cost_table(rows: Sequence[Row]) -> Table:
         own = [row for row in runs if row["phase"] == phase]
         if own:
             total = extent(row.get("tokens") for row in own)
-            body.append((Entry(title), Entry(str(len(own))), _seconds(own), Entry(total), _steps(own)))
+            body.append((Entry(title), Entry(counted(len(own), "run")), _seconds(own), Entry(total), _steps(own)))
     if cells:
-        body.append((Entry("evaluation"), Entry(str(len(cells))), _seconds(cells), Entry(NONE), Entry(NONE)))
-    body.append((Entry("in all"), Entry(str(len(rows))), _seconds(rows), Entry(NONE), Entry(NONE)))
+        body.append(
+            (Entry("evaluation"), Entry(counted(len(cells), "measurement")), _seconds(cells), Entry(NONE), Entry(NONE))
+        )
+    body.append((Entry("in all"), Entry(NONE), _seconds(rows), Entry(NONE), Entry(NONE)))
     caption = f"What it cost, on {' and '.join(distinct(rows, 'device')) or 'a device that the rows do not name'}."
-    return Table(caption, ("part", "rows", "time", "tokens by its end, per run", "steps, per run"), tuple(body))
+    if any(row["phase"] == "tuned" for row in runs):
+        caption += " The tokens of fine-tuning include those of the training before it."
+    return Table(caption, ("part", "how many", "time", "tokens of a run", "steps of a run"), tuple(body))
 
 
 def timings_table(rows: Sequence[Row]) -> Table:
     """Seconds of every method's cells, longest first."""
     named: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        named.setdefault((row["phase"], row["metric"], str(row["label"])), []).append(row)
+        named.setdefault((row["phase"], row["metric"], _name(row)), []).append(row)
     timed = sorted(named.items(), key=lambda item: -_total(item[1]))
     body = tuple(
         (Entry(name), Entry(phase), Entry(metric), Entry(str(len(cells))), _seconds(cells))
         for (phase, metric, name), cells in timed
     )
-    return Table("Where the time went.", ("method", "phase", "metric", "rows", "time"), body)
+    return Table("Where the time went.", ("method", "weights", "metric", "measurements", "time"), body)
 
 
 def settings_tables(config: dict[str, Any]) -> list[Table]:
@@ -64,7 +69,7 @@ def settings_tables(config: dict[str, Any]) -> list[Table]:
     ]
 
 
-def provenance_table(results: Results) -> Table:
+def provenance_table(results: Run) -> Table:
     """Commit, configuration, device and package versions of the rows that are shown."""
     rows = results.rows or results.failed
     found = {
@@ -83,6 +88,10 @@ def provenance_table(results: Results) -> Table:
 def distinct(rows: Iterable[Row], name: str) -> list[str]:
     """Every value that the rows have under a name, in order of appearance."""
     return list(dict.fromkeys(str(row[name]) for row in rows if row.get(name) is not None))
+
+
+def _name(row: Row) -> str:
+    return called(str(row["label"]), positional_of(row))
 
 
 def _seconds(rows: Sequence[Row]) -> Entry:

@@ -4,12 +4,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from types import MappingProxyType
 
 from rope_jax.experiment.report.read import Row
-from rope_jax.experiment.report.words import TIMES
+from rope_jax.experiment.report.words import TIMES, short_numbers
 from rope_jax.experiment.summary import combined_gain, effective_length
 
 PLAIN = "Identity()"
+ROPE = "rope"
+# What a model without rotary frequencies is called: there is one method for it, and it changes nothing.
+WITHOUT_ROPE = MappingProxyType(
+    {"alibi": "ALiBi", "none": "no positions", "learned": "learned positions", "sinusoidal": "sinusoidal"}
+)
 
 
 @dataclass(frozen=True)
@@ -65,12 +71,18 @@ class Series:
     tuned_factor: float | None
     trained_length: int
     cells: tuple[Cell, ...]
+    positional: str = ROPE
     name: str = ""
 
     @property
     def plain(self) -> bool:
-        """Whether the frequencies are those that the weights were first trained with."""
-        return self.method == PLAIN
+        """Whether the frequencies are those that the weights were first trained with; there are some."""
+        return self.method == PLAIN and self.rotary
+
+    @property
+    def rotary(self) -> bool:
+        """Whether the model has rotary frequencies at all."""
+        return self.positional == ROPE
 
     @property
     def curve(self) -> tuple[str, float | None]:
@@ -98,6 +110,18 @@ def gather(rows: Sequence[Row], metric: str) -> tuple[Series, ...]:
     for row in chosen:
         groups.setdefault(_belongs(row), []).append(row)
     return _named([_series(members + _shared(members, chosen)) for members in groups.values()])
+
+
+def called(label: str, positional: str) -> str:
+    """A method's label as a reader knows it: Identity is plain RoPE, or what a model without RoPE has in its place."""
+    if label != "Identity":
+        return label
+    return "Identity (plain)" if positional == ROPE else WITHOUT_ROPE.get(positional, positional)
+
+
+def positional_of(row: Row) -> str:
+    """How the model of a row knows positions."""
+    return str((row["config"].get("model") or {}).get("positional", ROPE))
 
 
 def lengths_of(series: Sequence[Series]) -> list[int]:
@@ -142,6 +166,7 @@ def _series(rows: list[Row]) -> Series:
         tuned_method=first.get("tuned_method"),
         tuned_factor=first.get("tuned_factor"),
         trained_length=first["trained_length"],
+        positional=positional_of(first),
         cells=tuple(Cell(length, tuple(by_length[length])) for length in sorted(by_length)),
     )
 
@@ -153,9 +178,9 @@ def _named(series: list[Series]) -> tuple[Series, ...]:
 
 def _shortest(one: Series, peers: list[Series]) -> str:
     forms: tuple[Callable[[Series], str], ...] = (
-        lambda s: s.label + _weights(s),
-        lambda s: s.label + _factor(s) + _weights(s),
-        lambda s: s.method + _factor(s) + _weights(s),
+        lambda s: called(s.label, s.positional) + _weights(s),
+        lambda s: called(s.label, s.positional) + _factor(s) + _weights(s),
+        lambda s: short_numbers(s.method) + _factor(s) + _weights(s),
         lambda s: s.method + _factor(s) + f", weights of {s.tuned_method} at {s.tuned_factor}",
     )
     for form in forms:
@@ -170,7 +195,11 @@ def _factor(series: Series) -> str:
 
 def _weights(series: Series) -> str:
     """Say whose weights they are where they were not tuned with the method itself."""
-    return "" if series.tuned_method in (None, series.method) else f" on weights tuned with {series.tuned_method}"
+    return (
+        ""
+        if series.tuned_method in (None, series.method)
+        else f" on weights tuned with {short_numbers(series.tuned_method)}"
+    )
 
 
 def _has_gain(row: Row) -> bool:

@@ -1,24 +1,22 @@
 """One look for all figures, on light and on dark paper, without pyplot and without global settings."""
 
 import io
-import itertools
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from rope_jax.experiment.report.words import multiple
 
-SIZE, DPI = (7.0, 4.6), 160
-TEXT, SMALL = 12.5, 11.0
-Curve = tuple[str, float | None]
-LONG = 22  # characters; a longer name is set smaller
-MARKERS = "osD^vPX"
+SIZE, DPI = (6.0, 4.4), 180
+WIDE = 7.0  # inches; a grid of panels
+TEXT, SMALL = 12.0, 10.5
+CHARACTER = 0.62  # width of a digit, in font sizes
 
 
 @dataclass(frozen=True)
@@ -41,25 +39,6 @@ DARK = Theme(
     "dark", "#14181d", "#eef1f4", "#9aa5b1", "#2b323a",
     ("#56b4e9", "#f0803c", "#2ec49a", "#d98cc9", "#e6b422", "#8fd0ff", "#c98b5e"),
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Stroke:
-    """How a method is drawn, the same in every figure."""
-
-    colour: str
-    marker: str
-    dashes: str
-
-
-def strokes(curves: Sequence[Curve], plain: Sequence[Curve], theme: Theme) -> dict[Curve, Stroke]:
-    """A colour, marker and dash for every curve: ink for the plain ones, the palette and then dashes for the others."""
-    looks = itertools.product(("-", "--", ":"), zip(theme.palette, MARKERS, strict=True))
-    found = dict.fromkeys(plain, Stroke(theme.ink, "o", "-"))
-    others = [curve for curve in dict.fromkeys(curves) if curve not in found]
-    for curve, (dashes, (colour, marker)) in zip(others, itertools.cycle(looks), strict=False):
-        found[curve] = Stroke(colour, marker, dashes)
-    return found
 
 
 def new_figure(theme: Theme, rows: int = 1, columns: int = 1, size: tuple[float, float] = SIZE) -> tuple[Figure, Any]:
@@ -97,58 +76,38 @@ def name_axes(axes: Any, theme: Theme, across: str, up: str) -> None:
 
 
 def length_axis(axes: Any, lengths: Sequence[float], trained_length: int) -> None:
-    """A log2 axis with every length in tokens and in multiples of the trained one."""
+    """A log2 axis with lengths in tokens and in multiples of the trained one; those that would touch are left out."""
     axes.set_xscale("log", base=2)
+    low, high = axes.get_xlim()
+    points = (
+        0.55 * 72 * axes.get_figure().get_size_inches()[0] / math.log2(max(high, lengths[-1]) / min(low, lengths[0]))
+    )
+    labels, ends = [], [-math.inf, -math.inf]  # where the last label ends, of tokens and of multiples
+    for length in lengths:
+        lines = [f"{length:,g}", multiple(length, trained_length)]
+        for line, text in enumerate(lines):
+            middle, half = points * math.log2(length), CHARACTER * SMALL * (len(text) + 0.5) / 2
+            if middle - half < ends[line]:
+                lines[line] = ""
+            else:
+                ends[line] = middle + half
+        labels.append("\n".join(lines))
     axes.xaxis.set_major_locator(FixedLocator(list(lengths)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([f"{length:,g}\n{multiple(length, trained_length)}" for length in lengths])
+    axes.set_xticklabels(labels)
 
 
-def mark(axes: Any, length: int, text: str, theme: Theme) -> None:
-    """A vertical line at a length, named above the axes, where no data are."""
-    axes.axvline(length, color=theme.quiet, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
-    axes.annotate(
-        f"{text} {length:,}", (length, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 3),
-        textcoords="offset points", ha="center", va="bottom", fontsize=SMALL, color=theme.quiet,
-    )  # fmt: skip
-
-
-def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, Stroke]], theme: Theme) -> None:
-    """Name lines right of the axes, at the height where they end, moved apart where they would touch.
-
-    Args:
-        axes: with its limits and scales set.
-        ends: (x, y, text, stroke) of the last point of every line.
-        theme: for the ink.
-    """
-    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # settles the limits that the transform below reads
+def mark_lengths(axes: Any, marks: Sequence[tuple[int, str]], theme: Theme) -> None:
+    """Vertical lines at lengths, named above the axes, where no data are, and so that the names keep apart."""
     to_axes = axes.transData + axes.transAxes.inverted()
-    placed = [(*to_axes.transform((x, y)), text, stroke) for x, y, text, stroke in ends if np.isfinite(y)]
-    placed.sort(key=lambda end: end[1])
-    line = 1.3 * SMALL / 72 / (0.72 * axes.get_figure().get_size_inches()[1])
-    heights = spread_out(np.array([y for _, y, _, _ in placed]), line)
-    across = axes.transAxes
-    for (x, y, text, stroke), height in zip(placed, heights, strict=True):
-        axes.plot(
-            [x, 1.05], [y, height], transform=across, color=stroke.colour, linewidth=0.9, alpha=0.7, clip_on=False
-        )
-        axes.plot(
-            [1.05], [height], transform=across, color=stroke.colour, marker=stroke.marker, markersize=6, clip_on=False
-        )
-        size = SMALL if len(text) <= LONG else SMALL - 2
-        axes.text(1.075, height, text, transform=across, color=theme.ink, fontsize=size, va="center")
-
-
-def spread_out(heights: np.ndarray, gap: float) -> np.ndarray:
-    """Ascending heights, moved as little as possible (least squares) until neighbours are `gap` apart."""
-    steps = gap * np.arange(len(heights))
-    pools: list[tuple[float, int]] = []
-    for height in heights - steps:
-        pools.append((float(height), 1))
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:  # neighbours that would cross share their mean
-            (low, many), (high, more) = pools[-2:]
-            pools[-2:] = [((low * many + high * more) / (many + more), many + more)]
-    return np.repeat([value for value, _ in pools], [count for _, count in pools]) + steps
+    for index, (length, text) in enumerate(marks):
+        axes.axvline(length, color=theme.quiet, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
+        across, _ = to_axes.transform((length, axes.get_ylim()[0]))
+        side, shift = ("left", -3) if across < 0.25 else ("right", 3) if index + 1 < len(marks) else ("center", 0)
+        axes.annotate(
+            f"{text} {length:,}", (length, 1.0), xycoords=("data", "axes fraction"), xytext=(shift, 5),
+            textcoords="offset points", ha=side, va="bottom", fontsize=SMALL, color=theme.quiet,
+        )  # fmt: skip
 
 
 def png(figure: Figure) -> bytes:

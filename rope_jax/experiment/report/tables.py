@@ -4,17 +4,22 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rope_jax.experiment.report.passkeys import asked, stderr
 from rope_jax.experiment.report.read import Row
 from rope_jax.experiment.report.series import Cell, Series, lengths_of
 from rope_jax.experiment.report.verdict import Standing
 from rope_jax.experiment.report.words import (
     MINUS,
     NONE,
+    PLUS_MINUS,
+    SPACE,
     TIMES,
     extent,
     multiple,
     nats,
     percent,
+    share_with_error,
+    short_numbers,
     signed,
     tokens,
     with_error,
@@ -86,19 +91,29 @@ def perplexity(cell: Cell) -> Entry:
 
 
 def accuracy(cell: Cell) -> Entry:
-    """Share of the key that was found, with what it was counted on."""
+    """Share of the key's symbols that was found and its standard error, the share of whole keys under it, in %."""
     whole = cell.mean_of("whole_answers")
-    small = [_spread(cell.spread, percent), f"keys {percent(whole)}" if whole is not None else ""]
-    return Entry(percent(cell.value), "; ".join(filter(None, small)))
+    small = [_spread(cell.spread, percent), f"whole{SPACE}{100 * whole:.1f}" if whole is not None else ""]
+    return Entry(share_with_error(cell.value, stderr(cell)).removesuffix(f"{SPACE}%"), "; ".join(filter(None, small)))
 
 
-def passkey_table(series: Sequence[Series], training: Sequence[Row]) -> Table:
-    """Accuracy by length, and what the weights were trained on."""
-    table = lengths_table(
-        series, "Share of the key's symbols that is found; below it, the share of whole keys.", accuracy
-    )
+def passkey_caption(series: Sequence[Series]) -> str:
+    """What the accuracies are, and on how many keys they rest."""
+    keys = sorted({asked(cell) for one in series for cell in one.cells})
+    number = " to ".join(f"{many:,}" for many in dict.fromkeys((keys[0], keys[-1])))
+    return f"Share of the key's symbols found, in %; {PLUS_MINUS} its standard error, on {number} keys a length."
+
+
+def passkey_table(series: Sequence[Series], guess: float | None, training: Sequence[Row]) -> Table:
+    """Accuracy by length next to chance, and what the weights were trained on."""
+    caption = f"{passkey_caption(series)} Below it the share of whole keys."
+    table = lengths_table(series, caption, accuracy)
     rows = [(*row, _tokens(one, training)) for row, one in zip(table.rows, series, strict=True)]
-    return Table(table.caption + _seeds(training), (*table.head, "tokens trained"), tuple(rows))
+    if guess is not None:
+        name = Entry(f"guessing: {percent(guess)}", f"one of {round(1 / guess)} symbols", "yardstick")
+        chance = [Entry(f"{100 * guess:.1f}") for _ in table.head[1:]]
+        rows.insert(0, (name, *chance, Entry(NONE)))
+    return Table(caption + _seeds(training), (*table.head, "tokens trained"), tuple(rows))
 
 
 def _main_row(one: Standing, length: int, training: Sequence[Row]) -> tuple[Entry, ...]:
@@ -145,8 +160,10 @@ def _tokens(series: Series, training: Sequence[Row]) -> Entry:
 
 def _method(series: Series) -> str:
     if series.plain:
-        return "frequencies unchanged"
-    return "" if series.method in (series.name, f"{series.name}()") else series.method
+        return "plain RoPE, frequencies unchanged"
+    if not series.rotary:
+        return "in place of RoPE"
+    return "" if series.method in (series.name, f"{series.name}()") else short_numbers(series.method)
 
 
 def _seeds(rows: Sequence[Row]) -> str:

@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from rope_jax.experiment.report.passkeys import chance
 from rope_jax.experiment.report.read import Row, settle
 from rope_jax.experiment.report.series import gather
-from rope_jax.experiment.report.tables import Entry, accuracy, lengths_table, main_table
+from rope_jax.experiment.report.tables import Entry, main_table, passkey_caption, passkey_table
 from rope_jax.experiment.report.verdict import comparison_length, standings
 
 COLUMNS = 5  # method, loss at 1x, loss far out, context gain, effective length
 
 
 def terminal_table(rows: Sequence[Row]) -> Table:
-    """Method, loss at 1x and at 4x (else the longest), context gain and effective length; accuracies for passkeys.
+    """Method, loss at 1x and 4x (else the longest), context gain, effective length; for passkeys accuracy and chance.
 
     Args:
         rows: rows of a results.jsonl, finished or failed.
@@ -31,17 +32,17 @@ def terminal_table(rows: Sequence[Row]) -> Table:
     if losses:
         length = comparison_length(losses)
         phases = (("zero-shot", "base"), ("fine-tuned", "tuned"))
-        groups = [(title, standings([s for s in losses if s.phase == phase], length)) for title, phase in phases]
+        groups = [(title, standings(losses, length, phase)) for title, phase in phases]
         found = main_table(groups, length, [])
         return _filled(found.head[:COLUMNS], [row[:COLUMNS] for row in found.rows])
     if keys:
-        found = lengths_table(keys, "", accuracy)
-        return _filled(found.head, found.rows)
+        found = passkey_table(keys, chance(shown[-1]["config"]), [])
+        return _filled(found.head[:-1], [row[:-1] for row in found.rows], passkey_caption(keys))
     return Table(caption="no method has been evaluated yet")
 
 
-def _filled(head: Sequence[str], body: Sequence[Sequence[Entry]]) -> Table:
-    table = Table()
+def _filled(head: Sequence[str], body: Sequence[Sequence[Entry]], caption: str = "") -> Table:
+    table = Table(caption=caption or None)
     for index, name in enumerate(head):
         table.add_column(Text(name), justify="right" if index else "left", no_wrap=index > 0)
     for row in body:

@@ -17,9 +17,13 @@ MEANING = MappingProxyType(
         EVEN: "the whole window and its end alone predict equally well, within two standard errors",
         SURVIVES: "predicts worse with the whole window, and its loss rises by less than half of the plain rise",
         COLLAPSES: "predicts worse with the whole window, and its loss rises by at least half of the plain rise",
-        HURT: "predicts worse with the whole window; there is no rise of the plain model to measure it by",
+        HURT: "predicts worse with the whole window; there is no plain rise to measure it by",
         UNKNOWN: "this length has no finished measurement",
     }
+)
+PLAIN_RISE = (
+    "how much the loss of the weights before any fine-tuning, with plain RoPE, rises from the trained length to the "
+    "length compared; zero-shot and fine-tuned rows are both measured by it"
 )
 
 
@@ -50,7 +54,7 @@ def classify(gain: float, stderr: float, rise: float | None, plain_rise: float |
         gain: loss on the last trained length alone minus loss on the whole window, nats per token.
         stderr: standard error of the gain.
         rise: loss of the whole window over the loss at the trained length; None: not measured.
-        plain_rise: the same of the unchanged frequencies; None or not positive: no yardstick.
+        plain_rise: the same of plain RoPE without fine-tuning; None or not positive: no yardstick.
 
     Returns:
         One of "uses", "breaks even", "survives", "collapses", "is hurt" (without a yardstick), "unknown" (not finite).
@@ -76,12 +80,12 @@ def comparison_length(series: Sequence[Series]) -> int:
     return headline_multiple(lengths_of(series), trained) * trained
 
 
-def standings(series: Sequence[Series], length: int) -> tuple[Standing, ...]:
-    """Every series of one phase at one length, best context gain first."""
-    plain = next((one for one in series if one.plain), None)
+def standings(series: Sequence[Series], length: int, phase: str = "base") -> tuple[Standing, ...]:
+    """Every series of one phase at one length, best context gain first; the plain rise is that of the phase "base"."""
+    plain = next((one for one in series if one.plain and one.phase == "base"), None)
     standard = _standing(plain, length, None) if plain else None
     plain_rise = standard.rise if standard else None
-    found = [_standing(one, length, plain_rise) for one in series]
+    found = [_standing(one, length, plain_rise) for one in series if one.phase == phase]
     return tuple(sorted(found, key=lambda s: (s.gain is None, -(s.gain or 0.0))))
 
 
@@ -94,25 +98,22 @@ def headline(base: Sequence[Standing], tuned: Sequence[Standing], length: int, t
     before, after = _best(base), _best(tuned)
     plain = next((one for one in base if one.series.plain and one.kind != UNKNOWN and one is not before), None)
     rest = (
-        f" Without fine-tuning the best method, {before.series.name}, {before.kind} ({_numbers(before)})."
+        f" Without fine-tuning, {_who(before, best=len(base) > 1)} it {before.kind} ({_numbers(before)})."
         if before and tuned
         else ""
     )
-    rest += (
-        f" With its frequencies unchanged ({plain.series.name}) it {plain.kind} ({_numbers(plain)})." if plain else ""
-    )
+    rest += f" With plain RoPE, its frequencies unchanged, it {plain.kind} ({_numbers(plain)})." if plain else ""
     if before and before.kind == USES:
         return "Yes, even without fine-tuning", f"{place}, {_against(before)}.{_others(base)}{rest}"
     if after and after.kind == USES:
         return "Only after fine-tuning", f"{place}, {_against(after)}.{_others(tuned)}{rest}"
     best = max(known, key=lambda one: one.gain or 0.0)
-    short = (
-        f"No; at best it {best.kind}"
-        if best.kind in (EVEN, SURVIVES)
-        else f"No; it {best.kind} under every method measured"
-    )
+    alone = len(known) == 1
+    at_best = "" if alone else "at best "
+    every = "" if alone else " under every method measured"
+    short = f"No; {at_best}it {best.kind}" if best.kind in (EVEN, SURVIVES) else f"No; it {best.kind}{every}"
     within = ", which is no difference within two standard errors" if best.kind == EVEN else ""
-    return short, f"{place}, {_against(best, even='even ')}{within}.{rest}"
+    return short, f"{place}, {_against(best, best=not alone)}{within}.{rest}"
 
 
 def classes(group: Sequence[Standing]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -134,14 +135,19 @@ def _others(group: Sequence[Standing]) -> str:
     return f" It also uses it under {some(others, len(group) - 1)}." if others else ""
 
 
-def _against(one: Standing, even: str = "") -> str:
+def _against(one: Standing, best: bool = False) -> str:
     """What a gain means, in words and numbers."""
     gain = one.gain or 0.0
     amount = f"{abs(gain):.3f} {PLUS_MINUS} {one.stderr:.3f} nats per token {'worse' if gain < 0.0 else 'better'}"
-    who = "tuned with" if one.series.phase == "tuned" else "under"
-    best = " the best method," if even else ""
     end = f"its last {one.series.trained_length:,} tokens alone (loss {nats(one.loss)} against {nats(one.truncated)})"
-    return f"{even}{who}{best} {one.series.name}, it predicts {amount} from the whole window than from {end}"
+    who = ("even " if best else "") + _who(one, best)
+    return f"{who} it predicts {amount} from the whole window than from {end}"
+
+
+def _who(one: Standing, best: bool) -> str:
+    """The method as a clause: under YaRN."""
+    verb = "tuned with" if one.series.phase == "tuned" else "under" if one.series.rotary else "with"
+    return f"{verb} the best method, {one.series.name}," if best else f"{verb} {one.series.name}"
 
 
 def _best(group: Sequence[Standing]) -> Standing | None:

@@ -1,11 +1,13 @@
 """Numbers as the page writes them."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 MINUS = "\N{MINUS SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NONE = "\N{EN DASH}"
+SPACE = "\N{NO-BREAK SPACE}"
 
 
 def nats(value: float | None) -> str:
@@ -25,9 +27,19 @@ def with_error(value: float | None, stderr: float | None) -> str:
     return f"{signed(value)} {PLUS_MINUS} {stderr:.3f}"
 
 
+def share_with_error(value: float, stderr: float) -> str:
+    """An accuracy with its standard error: 92.7 ± 2.3 %."""
+    return f"{100 * value:.1f} {PLUS_MINUS} {100 * stderr:.1f}{SPACE}%"
+
+
+def short_numbers(text: str) -> str:
+    """A method's text with its long decimals at four digits: YaRN(beta_fast=2.828)."""
+    return re.sub(r"\d+\.\d{4,}(e-?\d+)?", lambda found: f"{float(found.group()):.4g}", text)
+
+
 def percent(value: float | None) -> str:
     """An accuracy: 98.4 %."""
-    return NONE if value is None else f"{100 * value:.1f} %"
+    return NONE if value is None else f"{100 * value:.1f}{SPACE}%"
 
 
 def multiple(length: float, trained_length: int) -> str:
@@ -44,7 +56,7 @@ def quantity(number: float) -> str:
     """A large count in short: 1.23 M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
-            return f"{number / size:.3g} {unit}"
+            return f"{number / size:.3g}{SPACE}{unit}"
     return f"{number:g}"
 
 

@@ -47,7 +47,9 @@ def attention(request: Request) -> tuple[Array, Array]:
     side = block_side(request.q.shape[0] * request.q.shape[2])
     setting = Setting(request.softcap, side, side)
     logits = Logits(request.head_scale(), request.slopes, request.sinks)
-    return _attention(setting, *tiles.varying_alike((request.q, request.k, request.v, logits, tokens)))
+    # NaN in all heads, as in the other backends: a lone NaN or infinity would spoil its own head, or none.
+    q = jnp.where(unusable(request.q)[..., None, None], jnp.nan, request.q)
+    return _attention(setting, *tiles.varying_alike((q, request.k, request.v, logits, tokens)))
 
 
 def block_side(rows: int) -> int:

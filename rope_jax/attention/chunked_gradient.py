@@ -99,7 +99,9 @@ def _query_step(setting: Setting, rows: Rows, logits: Logits, grid: Grid) -> Cal
 
         def update(sums: KeySums) -> tuple[Array, KeySums]:
             usable = jnp.isfinite(part(rows.lse))
-            q_block, d_out = jnp.where(usable, part(rows.q), 0.0), jnp.where(usable, part(rows.d_out), 0.0)
+            # A query may hold NaN and yet be usable: with a sink and no key in sight.
+            q_block = jnp.where(usable & jnp.isfinite(part(rows.q)), part(rows.q), 0.0)
+            d_out = jnp.where(usable, part(rows.d_out), 0.0)
             scores = tiles.tile_logits(setting, logits.slopes, grid, tiles.products(q_block * scale, k_block), (i, j))
             weights = jnp.where(tiles.visible(grid, (i, j)), jnp.exp(scores - part(rows.lse)), 0.0)
             d_scores = weights * (tiles.products(d_out, v_block) - part(rows.delta))

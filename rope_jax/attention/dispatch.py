@@ -57,7 +57,7 @@ def attend(
 
     Returns:
       [batch, q, heads, v_dim] in the dtype of q. A row that sees nothing is zero; a row that sees a NaN or an
-      infinity is NaN, and no other row is touched by it.
+      infinity, or holds one in any head of q and sees a key, is NaN in every head, and no other row is touched.
 
     Raises:
       TypeError, ValueError: an argument breaks its rule, or the backend cannot serve it.
@@ -105,8 +105,9 @@ def chosen(request: Request, backend: str) -> Backend:
         if batch * heads * queries * request.k.shape[1] > SMALL:
             return chunked
         return xla if xla.refuses(request) is None else reference
-    if backend not in BACKENDS:
-        raise ValueError(f"`backend` must be one of auto, {', '.join(BACKENDS)}; got {backend!r}. Choose one of them.")
+    if not isinstance(backend, str) or backend not in BACKENDS:
+        error = ValueError if isinstance(backend, str) else TypeError
+        raise error(f"`backend` must be one of auto, {', '.join(BACKENDS)}; got {backend!r}. Choose one of them.")
     refusal = BACKENDS[backend].refuses(request)
     if refusal is not None:
         raise ValueError(f'`backend` must serve what is asked of it; got {backend!r}: {refusal}. Use backend="auto".')

@@ -7,10 +7,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Integer
 
 from rope_jax.attention import attend
+from rope_jax.nn.agreement import check_cache
 from rope_jax.nn.cache import KVCache
 from rope_jax.nn.config import AttentionConfig
 from rope_jax.nn.layers import Dense, RMSNorm
-from rope_jax.nn.schedules import ScheduleLike
+from rope_jax.nn.schedules import ScheduleLike, by_group
 from rope_jax.positions import check_positions
 from rope_jax.rotation import rotate
 from rope_jax.table import RotaryTable
@@ -72,8 +73,10 @@ class RotaryAttention(nnx.Module):
           [batch, seq, embed] in the dtype of x; with a cache, that and the longer cache.
 
         Raises:
-          ValueError: arguments that do not go together, and what `KVCache.append` and `attend` refuse.
+          TypeError, ValueError: x of another shape, arguments that do not go together, and what `KVCache.append` and
+            `attend` refuse.
         """
+        self._check_input(x)
         if table is not None and not isinstance(table, RotaryTable):
             raise TypeError(
                 f"`table` must be a RotaryTable or None; got {type(table).__name__}. "
@@ -81,15 +84,24 @@ class RotaryAttention(nnx.Module):
             )
         positions = check_positions(positions)
         segments = None if segments is None else check_positions(segments, "segments")
+        turned = by_group(schedule, ("all",), self.config.head_width) is not None
+        if turned and table is None:
+            raise ValueError(
+                "`table` must be given with `schedule`; got None, so nothing would turn by it. "
+                "Pass rotary_table(schedule, positions), or leave both out."
+            )
+        if cache is not None:
+            config = self.config
+            check_cache(cache, segments, config, x.shape[0], layer_groups=None, window=config.window)
+            self._check_tables(cache, table, turned, kv_table)
+        elif kv_table is not None:
+            raise ValueError("`kv_table` must be None without a cache; got a table. Leave it out.")
         q, k, v = self.project(x)
         if table is not None:
             q = rotate(q, table, layout=self.config.layout)
         if cache is None:
-            if kv_table is not None:
-                raise ValueError("`kv_table` must be None without a cache; got a table.")
             k = k if table is None else rotate(k, table, layout=self.config.layout)
             return self.read(q, k, v, q_positions=positions, kv_positions=positions, segments=segments)
-        self._check_cache(cache, table, schedule, kv_table, segments)
         if table is not None and cache.keys == "rotated":
             k = rotate(k, table, layout=self.config.layout)
         cache = cache.append(k, v, positions, schedule)
@@ -135,27 +147,23 @@ class RotaryAttention(nnx.Module):
         )
         return self.out(seen.reshape(*q.shape[:2], -1))
 
-    def _check_cache(
-        self,
-        cache: KVCache,
-        table: RotaryTable | None,
-        schedule: ScheduleLike,
-        kv_table: RotaryTable | None,
-        segments: Array | None,
-    ) -> None:
-        if segments is not None:
-            raise ValueError("`segments` must be None with a cache: a row of it is one document; got segments.")
-        if cache.layout != self.config.layout:
-            raise ValueError(f"`cache` must have the layout {self.config.layout!r} of the block; got {cache.layout!r}.")
-        if cache.window is not None and (self.config.window is None or self.config.window > cache.window):
+    def _check_input(self, x: Any) -> None:
+        if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
+            found = getattr(x, "dtype", type(x).__name__)
+            raise TypeError(f"`x` must be a floating array; got {found}. Embed the tokens first.")
+        if x.ndim != 3 or x.shape[-1] != self.config.embed or 0 in x.shape:
             raise ValueError(
-                f"`cache` must keep every key in the window {self.config.window} of the block; got a ring for window "
-                f"{cache.window}. Make it for the largest window."
+                f"`x` must be [batch, seq, embed = {self.config.embed}], no axis empty; got shape {tuple(x.shape)}. "
+                "One row is a batch of one: x[None]."
             )
-        if cache.keys == "rotated" and (kv_table is not None or (table is not None and schedule is None)):
+
+    def _check_tables(
+        self, cache: KVCache, table: RotaryTable | None, turned: bool, kv_table: RotaryTable | None
+    ) -> None:
+        if cache.keys == "rotated" and (kv_table is not None or (table is not None and not turned)):
             raise ValueError(
                 "`schedule` and no `kv_table` must come with a cache of rotated keys; got "
-                f"{'no schedule' if schedule is None else 'a kv_table'}. The cache remembers what its keys turned by."
+                f"{'no schedule' if kv_table is None else 'a kv_table'}. The cache remembers what its keys turned by."
             )
         if cache.keys == "unrotated" and (kv_table is None) != (table is None):
             raise ValueError(

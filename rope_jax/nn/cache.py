@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from rope_jax.layout import Layout, check_layout
+from rope_jax.nn.checks import check_cache_sizes, check_dtype, check_layer_groups, check_member
 from rope_jax.nn.schedules import GroupSchedules, ScheduleLike, alike, by_group, changes, same, stacked
 from rope_jax.nn.slots import Occupancy, Slots, no_room, occupied, room, token_rows, written
 from rope_jax.positions import is_traced
@@ -23,6 +24,7 @@ _MIXED = (
     "`schedule` must be the one that the keys in the cache were rotated by; got another. "
     "Call rerotate, prefill again, or store unrotated keys."
 )
+_USED = "`for_layers` must be called on a new cache; got tokens, a schedule or layers in it. Start from KVCache.empty."
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=_DATA, meta_fields=_META)
@@ -82,11 +84,11 @@ class KVCache:
             n tokens at a time then takes window + n - 1 slots.
           keys: "rotated" keys are read as they are; "unrotated" ones are rotated by the schedule of each forward.
           window: the largest window of the layers that read this cache, in tokens.
-          dtype: of the stored keys and values.
+          dtype: of the stored keys and values, "float32", "bfloat16" or "float16" (with x64 enabled "float64" too).
           layout: as in `rotate`.
 
         Raises:
-          TypeError, ValueError: sizes below 1, a ring smaller than its window, unknown `keys` or `layout`.
+          TypeError, ValueError: sizes below 1, a ring smaller than its window, other dtypes, unknown keys, layouts.
 
         Example:
           >>> cache = KVCache.empty(1, 8, 2, 4)
@@ -94,21 +96,10 @@ class KVCache:
           >>> cache.append(tokens, tokens, jnp.array([[0, 1, 2]])).positions.tolist()
           [[0, 1, 2, -1, -1, -1, -1, -1]]
         """
-        sizes = {"batch": batch, "capacity": capacity, "kv_heads": kv_heads, "head_dim": head_dim, "window": window}
-        for name, size in sizes.items():
-            if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
-                raise TypeError(f"`{name}` must be an integer; got {size!r}.")
-            if size is not None and size < 1:
-                raise ValueError(f"`{name}` must be at least 1; got {size}.")
-        if keys not in ("rotated", "unrotated"):
-            raise ValueError(f'`keys` must be "rotated" or "unrotated"; got {keys!r}.')
+        check_cache_sizes(window, batch=batch, capacity=capacity, kv_heads=kv_heads, head_dim=head_dim)
+        check_member("keys", keys, ("rotated", "unrotated"))
         check_layout(layout)
-        if window is not None and capacity < window:
-            raise ValueError(
-                f"`capacity` must be at least `window` in a ring; got {capacity} for window {window}. "
-                "Give window + n - 1 slots to append n tokens at a time."
-            )
-        zeros = jnp.zeros((batch, capacity, kv_heads, head_dim), dtype)
+        zeros = jnp.zeros((batch, capacity, kv_heads, head_dim), check_dtype(dtype))
         return cls(
             k=zeros,
             v=jnp.zeros_like(zeros),
@@ -125,14 +116,21 @@ class KVCache:
         )
 
     def for_layers(self, layer_groups: tuple[str, ...]) -> "KVCache":
-        """An empty cache for layers that advance together: keys and values of each, one set of positions."""
+        """An empty cache for layers that advance together: keys and values of each, one set of positions.
+
+        Raises:
+          TypeError, ValueError: no tuple of group names; tokens, layers or a schedule are there already.
+        """
+        check_layer_groups(layer_groups)
+        if self.layer_groups is not None or self.schedule is not None or (not is_traced(self.used) and self.used != 0):
+            raise ValueError(_USED)
         k = jnp.zeros((len(layer_groups), *self.k.shape), self.k.dtype)
         return replace(self, k=k, v=jnp.zeros_like(k), layer_groups=layer_groups)
 
     @property
     def capacity(self) -> int:
         """Slots of a row."""
-        return self.positions.shape[1]
+        return self.positions.shape[-1]
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -162,7 +160,7 @@ class KVCache:
         cache, slots = self.reserve(positions, schedule)
         expected = (*self.k.shape[:-3], jnp.shape(positions)[-1], *self.k.shape[-2:])
         if not k.shape == v.shape == expected:
-            raise ValueError(f"`k` and `v` must be {expected}, one for each new position; got {k.shape} and {v.shape}.")
+            raise ValueError(f"`k` and `v` must be {expected}; got {k.shape} and {v.shape}. Give each position one.")
         return replace(cache, k=written(self.k, k, slots), v=written(self.v, v, slots))
 
     def reserve(
@@ -212,10 +210,10 @@ class KVCache:
             raise ValueError("`keys` must be rotated to be rerotated; got unrotated. Rotate them when they are read.")
         new = by_group(schedule, self.groups, self.k.shape[-1])
         if new is None:
-            raise ValueError("`schedule` must be a schedule for at least one layer group; got None.")
+            raise ValueError("`schedule` must be a schedule for at least one layer group; got None. Name one.")
         if self.schedule is None:
             if not is_traced(self.used) and self.used != 0:
-                raise ValueError("`schedule` must have been stated when the keys were appended; got keys without one.")
+                raise ValueError("`schedule` must have been stated at append; got keys without one. Prefill with it.")
             return replace(self, schedule=new, mixed=self.mixed | (self.used != 0))
         turns = changes(self.schedule, new, jnp.maximum(self.positions, 0), self.k.shape[-2])
         table = turns[0]
@@ -231,7 +229,7 @@ class KVCache:
           ValueError: tokens were refused for want of room or for another schedule. TypeError: called under jit.
         """
         if is_traced(self.overfull):
-            raise TypeError("`check` must be called outside jit, where the flags are known; got traced flags.")
+            raise TypeError("`check` must be called outside jit; got traced flags. Return the cache from jit first.")
         if np.any(self.overfull):
             raise ValueError(no_room(self.capacity, self.window))
         if np.any(self.mixed):

@@ -1,11 +1,21 @@
 """What an attention block and a decoder are made of: frozen, hashable, refused at construction when it cannot work."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rope_jax.attention import BACKENDS
 from rope_jax.layout import Layout, check_layout
+from rope_jax.nn.checks import (
+    check_count,
+    check_flag,
+    check_group_windows,
+    check_member,
+    check_pattern,
+    check_softcap,
+    group_names,
+    window_pairs,
+)
 
 Positional = Literal["rope", "none", "learned", "sinusoidal", "alibi"]
 
@@ -32,7 +42,7 @@ class AttentionConfig:
       backend: passed to `attend`.
 
     Raises:
-      ValueError: sizes that do not fit each other, an unknown layout.
+      TypeError, ValueError: fields of the wrong type, sizes that do not fit each other, an unknown layout.
 
     Example:
       >>> AttentionConfig(embed=64, heads=8, kv_heads=2).head_width
@@ -52,9 +62,15 @@ class AttentionConfig:
     backend: str = "auto"
 
     def __post_init__(self) -> None:
-        _check_counts(self, "embed", "heads", "kv_heads", "head_dim", "window")
-        _check_softcap(self.softcap)
-        _check_member("backend", self.backend, ("auto", *BACKENDS))
+        check_count("embed", self.embed)
+        check_count("heads", self.heads)
+        check_count("kv_heads", self.kv_heads, none="gives every query head its own")
+        check_count("head_dim", self.head_dim, none="means embed / heads")
+        check_count("window", self.window, none="sees the whole past")
+        for name in ("qk_norm", "bias", "sinks"):
+            check_flag(name, getattr(self, name))
+        check_softcap(self.softcap)
+        check_member("backend", self.backend, ("auto", *BACKENDS))
         check_layout(self.layout)
         if self.heads % self.kv_count:
             raise ValueError(
@@ -97,7 +113,8 @@ class DecoderConfig:
       dtype: of activations, "float32", "bfloat16" or "float16"; parameters are float32.
 
     Raises:
-      ValueError: sizes that do not fit each other, windows of unknown groups, a setting that would have no effect.
+      TypeError, ValueError: fields of the wrong type, sizes that do not fit each other, windows of unknown groups, a
+        setting that would have no effect.
 
     Example:
       >>> DecoderConfig(vocab=256, embed=64, layers=5, heads=4, pattern="LLG", windows=(("L", 16),)).layer_groups
@@ -128,21 +145,27 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         # Lists, as configuration files give them, would make the config unhashable.
-        object.__setattr__(self, "pattern", tuple(self.pattern))
-        windows = self.windows.items() if isinstance(self.windows, Mapping) else self.windows
-        object.__setattr__(self, "windows", tuple(tuple(pair) for pair in windows))
-        _check_counts(self, "vocab", "layers", "mlp", "max_length", "unroll")
+        object.__setattr__(self, "pattern", group_names(self.pattern))
+        object.__setattr__(self, "windows", window_pairs(self.windows))
+        check_count("vocab", self.vocab)
+        check_count("layers", self.layers)
+        check_count("mlp", self.mlp, none="means 8/3 embed")
+        check_count("max_length", self.max_length, none="goes with all positions but learned ones")
+        check_count("unroll", self.unroll, none="unrolls up to 8 layers")
+        check_flag("tied", self.tied)
+        check_flag("remat", self.remat)
         _ = self.attention
-        _check_member("positional", self.positional, _POSITIONAL)
-        _check_member("dtype", self.dtype, _DTYPES)
-        _check_pattern(self)
+        check_member("positional", self.positional, _POSITIONAL)
+        check_member("dtype", self.dtype, _DTYPES)
+        check_pattern(tuple(self.pattern), self.layers)
+        check_group_windows(self.windows, self.groups)
         if (self.positional == "learned") != (self.max_length is not None):
             raise ValueError(
                 f'`max_length` must be given for positional="learned" and for it alone; got {self.max_length} for '
                 f"{self.positional!r}. The other kinds reach every length."
             )
         if self.positional == "sinusoidal" and self.embed % 2:
-            raise ValueError(f"`embed` must be even for sinusoidal positions; got {self.embed}.")
+            raise ValueError(f"`embed` must be even for sinusoidal positions; got {self.embed}. Add a channel.")
 
     @property
     def attention(self) -> AttentionConfig:
@@ -192,44 +215,3 @@ class DecoderConfig:
         """The window of the layers that see furthest; None: the whole past."""
         windows = [window for window in self.group_windows if window is not None]
         return max(windows) if len(windows) == len(self.groups) else None
-
-
-def _check_counts(config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        optional = type(config).__dataclass_fields__[name].default is None  # type: ignore[attr-defined]
-        if value is None and optional:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"`{name}` must be an integer{' or None' if optional else ''}; got {value!r}.")
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1; got {value}.")
-
-
-def _check_softcap(softcap: float | None) -> None:
-    if softcap is not None and not 0 < softcap < float("inf"):
-        raise ValueError(f"`softcap` must be a positive number or None; got {softcap!r}.")
-
-
-def _check_member(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"`{name}` must be one of {', '.join(allowed)}; got {value!r}.")
-
-
-def _check_pattern(config: DecoderConfig) -> None:
-    if not 1 <= len(config.pattern) <= config.layers or not all(config.pattern):
-        raise ValueError(
-            f"`pattern` must name between 1 and {config.layers} (the layers) groups; got {config.pattern}. "
-            "It is repeated over the layers."
-        )
-    if not all(len(pair) == 2 for pair in config.windows):
-        raise ValueError(f"`windows` must be (group, tokens) pairs; got {config.windows}.")
-    named = [group for group, _ in config.windows]
-    if len(set(named)) != len(named) or not set(named) <= set(config.pattern):
-        raise ValueError(
-            f"`windows` must name groups of the pattern {config.groups}, each once; got {named}. "
-            "Add the group to the pattern or drop its window."
-        )
-    for group, window in config.windows:
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise ValueError(f"`windows` must give every group at least 1 token; got {window!r} for {group!r}.")

@@ -8,8 +8,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int32, Integer
 
+from rope_jax.nn.agreement import check_cache
 from rope_jax.nn.block import Block, Tokens, run_layers
 from rope_jax.nn.cache import Keys, KVCache
+from rope_jax.nn.checks import check_count
 from rope_jax.nn.config import DecoderConfig
 from rope_jax.nn.layers import RMSNorm, project
 from rope_jax.nn.positional import LearnedPositions, alibi_slopes, sinusoids
@@ -96,12 +98,18 @@ class Decoder(nnx.Module):
         """Hidden states [batch, seq, embed] after the final norm, in the config's dtype; otherwise as a call."""
         config = self.config
         token_ids = check_positions(token_ids, "token_ids")
+        if token_ids.ndim != 2 or 0 in token_ids.shape:
+            raise ValueError(
+                f"`token_ids` must be [batch, seq], neither empty; got shape {token_ids.shape}. "
+                "One row is a batch of one: token_ids[None]."
+            )
         positions = _fitting(check_positions(positions), "positions", token_ids.shape)
         if segments is not None:
             segments = _fitting(check_positions(segments, "segments"), "segments", token_ids.shape)
         schedules = self._schedules(schedule)
         if cache is not None:
-            self._check_cache(cache, segments)
+            groups, window = config.layer_groups, config.largest_window
+            check_cache(cache, segments, config.attention, token_ids.shape[0], layer_groups=groups, window=window)
         padding = positions < 0 if segments is None else (positions < 0) | (segments == 0)
         x = self._embed(token_ids, positions, jnp.broadcast_to(padding, token_ids.shape))
         cache, tokens = self._tokens(positions, segments, schedules, cache)
@@ -122,6 +130,7 @@ class Decoder(nnx.Module):
         go on for ever, n tokens at a time.
         """
         config, largest = self.config, self.config.largest_window
+        check_count("capacity", capacity)
         cache = KVCache.empty(
             batch,
             capacity,
@@ -137,26 +146,10 @@ class Decoder(nnx.Module):
     def _schedules(self, schedule: ScheduleLike) -> GroupSchedules | None:
         if self.config.positional != "rope" and schedule is not None:
             raise ValueError(
-                f'`schedule` must be None for positional={self.config.positional!r}; got one. Only "rope" turns by it.'
+                f"`schedule` must be None for positional={self.config.positional!r}; got one. "
+                'Leave it out: only positional="rope" turns by it.'
             )
         return by_group(schedule, self.config.groups, self.config.attention.head_width)
-
-    def _check_cache(self, cache: KVCache, segments: Array | None) -> None:
-        config = self.config
-        if segments is not None:
-            raise ValueError("`segments` must be None with a cache: a row of it is one document; got segments.")
-        made = (config.layer_groups, config.layout, config.attention.kv_count, config.attention.head_width)
-        got = (cache.layer_groups, cache.layout, *cache.k.shape[-2:])
-        if made != got:
-            raise ValueError(
-                f"`cache` must be made for the layer groups, layout, kv heads and head_dim {made}; got {got}. "
-                "Use empty_cache of this model."
-            )
-        if cache.window is not None and cache.window < (config.largest_window or cache.window + 1):
-            raise ValueError(
-                f"`cache` must keep every key in the window {config.largest_window} of the layers; got a ring for "
-                f"window {cache.window}. Use empty_cache of this model."
-            )
 
     def _embed(self, token_ids: Array, positions: Int32[Array, "rows seq"], padding: Array) -> Array:
         config, host = self.config, None
@@ -164,7 +157,8 @@ class Decoder(nnx.Module):
             host = np.where(np.asarray(padding), 0, np.asarray(token_ids))
         if host is not None and host.size and not 0 <= host.min() <= host.max() < config.vocab:
             raise ValueError(
-                f"`token_ids` must be from 0 to vocab - 1 = {config.vocab - 1}; got {host.min()} to {host.max()}."
+                f"`token_ids` must be from 0 to vocab - 1 = {config.vocab - 1}; got {host.min()} to {host.max()}. "
+                "Use the vocabulary that the model was made for."
             )
         index = jnp.where(padding, 0, token_ids)
         # A negative index would count from the end.
@@ -196,7 +190,7 @@ class Decoder(nnx.Module):
 
 
 def _fitting(ids: Array, argument: str, shape: tuple[int, ...]) -> Array:
-    if len(shape) != 2 or ids.ndim != 2 or ids.shape[0] not in (1, shape[0]) or ids.shape[1] != shape[1]:
+    if ids.ndim != 2 or ids.shape[0] not in (1, shape[0]) or ids.shape[1] != shape[1]:
         raise ValueError(
             f"`{argument}` must be [batch or 1, seq] for `token_ids` [batch, seq] = {shape}; got {ids.shape}. "
             "Add an axis for one row: positions[None]."

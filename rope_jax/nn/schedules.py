@@ -36,7 +36,8 @@ def by_group(schedule: ScheduleLike, groups: tuple[str, ...], head_dim: int) -> 
     for group, value in named.items():
         if value is not None and not isinstance(value, FrequencySchedule):
             raise TypeError(
-                f"`schedule` must hold FrequencySchedule or None; got {type(value).__name__} for {group!r}."
+                f"`schedule` must hold FrequencySchedule or None; got {type(value).__name__} for {group!r}. "
+                "A spec makes one: RopeSpec.schedule()."
             )
     widths = {group: 2 * value.pairs for group, value in named.items() if value is not None}
     if len(set(widths.values())) > 1:

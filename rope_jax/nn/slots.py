@@ -37,7 +37,10 @@ def token_rows(positions: Any, held: tuple[int, ...], window: int | None) -> Int
     """The positions of new tokens, a row for each of the `held` [batch, capacity] slots, padding as -1."""
     positions, (batch, capacity) = check_positions(positions), held
     if positions.ndim != 2 or positions.shape[0] not in (1, batch) or not positions.shape[1]:
-        raise ValueError(f"`positions` must be [batch or 1, new] for a cache of {batch} rows; got {positions.shape}.")
+        raise ValueError(
+            f"`positions` must be [batch or 1, new] for a cache of {batch} rows; got {positions.shape}. "
+            "Give every new token one, and rows that are alike a leading axis of 1."
+        )
     if positions.shape[1] > capacity:
         raise ValueError(no_room(capacity, window))
     return jnp.broadcast_to(jnp.maximum(positions, -1), (batch, positions.shape[1]))

@@ -161,6 +161,48 @@ def test_what_a_masked_key_holds_never_leaks(where, value, backend):
 
 
 @every_backend
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_query_that_is_not_finite_is_nan_in_every_head(value, backend):
+    """One channel of one head of token 7: all its heads say so, and nothing else does, gradients included."""
+    q, rows = Q.at[0, 7, 0, 0].set(value), jnp.concatenate([RANGE, RANGE])
+    cotangent = jnp.ones_like(Q).at[0, 7].set(0.0)
+    plain, plain_grads = attend_and_gradient(Q, K, V, rows, ONE_SEGMENT, cotangent, backend)
+    for loss in (cotangent, jnp.ones_like(Q)):
+        out, grads = attend_and_gradient(q, K, V, rows, ONE_SEGMENT, loss, backend)
+        assert np.all(np.isnan(out[0, 7]))
+        np.testing.assert_allclose(out.at[0, 7].set(0.0), plain.at[0, 7].set(0.0), atol=1e-6)
+        for grad, plain_grad in zip(grads, plain_grads, strict=True):
+            np.testing.assert_allclose(grad, plain_grad, atol=1e-5)
+
+
+@every_backend
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_an_infinite_query_whose_logits_all_have_one_sign_is_nan(sign, backend):
+    ones = jnp.ones((1, 2, 1, HEAD_DIM))
+    out = attend(ones.at[0, 1].set(sign * jnp.inf), ones, ones, RANGE[:, :2], backend=backend)
+    np.testing.assert_array_equal(out[0, 0], ones[0, 0])
+    assert np.all(np.isnan(out[0, 1]))
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_a_padded_query_with_a_sink_spoils_no_gradient(backend):
+    """It sees nothing and is zero; its sink alone makes its log-sum-exp finite."""
+    positions = jnp.concatenate([RANGE, RANGE]).at[:, 7].set(-1)
+
+    @jax.jit
+    def gradient(q, k, v, sinks):
+        def total(q, k, v, sinks):
+            return jnp.sum(jnp.cos(attend(q, k, v, positions, backend=backend, sinks=sinks, softcap=2.0)))
+
+        return jax.grad(total, argnums=(0, 1, 2, 3))(q, k, v, sinks)
+
+    sinks = jnp.zeros(HEADS)
+    spoiled = gradient(Q.at[:, 7].set(jnp.nan), K, V, sinks)
+    for grad, plain in zip(spoiled, gradient(Q, K, V, sinks), strict=True):
+        np.testing.assert_allclose(grad, plain, atol=1e-6)
+
+
+@every_backend
 def test_a_sink_takes_weight_and_gives_nothing(backend):
     if backend == "xla":
         pytest.skip("refused, see test_validation")

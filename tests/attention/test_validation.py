@@ -36,6 +36,7 @@ WRONG_TYPE = [
     ({"slopes": jnp.ones(4, jnp.int32)}, "`slopes` must be a floating array [heads]; got int32."),
     ({"scale": "1"}, "`scale` must be a number or [heads]; got '1'. None means"),
     ({"scale": True}, "`scale` must be a number or [heads]; got True. None means"),
+    ({"backend": ["xla"]}, "`backend` must be one of auto, reference, xla, chunked; got ['xla']. Choose one"),
     ({"scale": jnp.asarray(1)}, "`scale` must be floating; got int32. None means"),
 ]
 WRONG_VALUE = [

@@ -78,6 +78,7 @@ REFUSED = (
     ({"windows": (("M", 4),)}, "`windows` must name groups of the pattern ('L', 'G'), each once; got ['M']"),
     ({"windows": (("L", 0),)}, "`windows` must give every group at least 1 token; got 0 for 'L'"),
     ({"windows": ("L4x",)}, "`windows` must be (group, tokens) pairs"),
+    ({"windows": (5,)}, "`windows` must be (group, tokens) pairs"),
     ({"pattern": "LLGG"}, "`pattern` must name between 1 and 3 (the layers) groups"),
     ({"pattern": (), "windows": ()}, "`pattern` must name between 1 and 3 (the layers) groups"),
     ({"positional": "learned"}, '`max_length` must be given for positional="learned" and for it alone; got None'),
@@ -103,6 +104,39 @@ def test_counts_are_integers():
         dataclasses.replace(SMALL, embed=16.0)  # type: ignore[arg-type]
     with unchecked(), pytest.raises(TypeError, match=re.escape("`mlp` must be an integer or None; got True")):
         dataclasses.replace(SMALL, mlp=True)
+
+
+@pytest.mark.parametrize("value", ["false", "no", 0, 3, None])
+@pytest.mark.parametrize("name", ["tied", "qk_norm", "bias", "sinks", "remat"])
+def test_flags_are_true_or_false(name, value):
+    with unchecked(), pytest.raises(TypeError, match=re.escape(f"`{name}` must be True or False; got {value!r}. ")):
+        dataclasses.replace(SMALL, **{name: value})
+
+
+MISTYPED = (
+    ({"softcap": True}, "`softcap` must be a positive number or None; got True. None leaves"),
+    ({"softcap": "x"}, "`softcap` must be a positive number or None; got 'x'. None leaves"),
+    ({"pattern": 5}, "`pattern` must be a string or a sequence of strings; got 5. "),
+    ({"pattern": None}, "`pattern` must be a string or a sequence of strings; got None. "),
+    ({"pattern": ("L", 5)}, "`pattern` must be a string or a sequence of strings; got ('L', 5). "),
+    ({"windows": 5}, "`windows` must be (group, tokens) pairs or a dict; got 5. Write"),
+    ({"windows": None}, "`windows` must be (group, tokens) pairs or a dict; got None. Write"),
+    ({"backend": ["xla"]}, "`backend` must be one of auto, reference, xla, chunked; got ['xla']. Choose one of them."),
+    ({"dtype": np.float32}, "`dtype` must be one of float32, bfloat16, float16; got <class 'numpy.float32'>. Choose"),
+)
+
+
+@pytest.mark.parametrize(("changes", "message"), MISTYPED)
+def test_what_is_of_another_type_is_refused(changes, message):
+    with unchecked(), pytest.raises(TypeError, match=re.escape(message)):
+        dataclasses.replace(SMALL, **changes)
+
+
+@pytest.mark.parametrize(("name", "cure"), [("window", "None sees the whole past."), ("kv_heads", "None gives every")])
+@pytest.mark.parametrize(("value", "error"), [(0, ValueError), ("4", TypeError)])
+def test_counts_say_what_to_write_instead(name, cure, value, error):
+    with unchecked(), pytest.raises(error, match=f"Write a whole number from 1 on; {cure}"):
+        dataclasses.replace(SMALL.attention, **{name: value})
 
 
 def test_changing_the_layout_changes_the_logits():

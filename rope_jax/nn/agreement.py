@@ -1,0 +1,39 @@
+"""Whether a cache and the layers that read it go together: checked before anything is computed."""
+
+from typing import Any
+
+from rope_jax.nn.cache import KVCache
+from rope_jax.nn.config import AttentionConfig
+
+
+def check_cache(
+    cache: Any,
+    segments: Any,
+    config: AttentionConfig,
+    batch: int,
+    *,
+    layer_groups: tuple[str, ...] | None,
+    window: int | None,
+) -> None:
+    """A `KVCache` of the sizes of the layers and the batch of the tokens, that keeps what the largest window sees."""
+    cure = "Use empty_cache of this decoder, or KVCache.empty with the sizes of this block."
+    if not isinstance(cache, KVCache):
+        raise TypeError(f"`cache` must be a KVCache or None; got {type(cache).__name__}. {cure}")
+    if segments is not None:
+        raise ValueError(
+            "`segments` must be None with a cache: a row of it is one document; got segments. Give each document a row."
+        )
+    made = (layer_groups, config.kv_count, config.head_width)
+    got = (cache.layer_groups, *cache.k.shape[-2:])
+    if made != got:
+        raise ValueError(f"`cache` must be made for the layer groups, kv heads and head_dim {made}; got {got}. {cure}")
+    if cache.layout != config.layout:
+        raise ValueError(f"`cache` must have the layout {config.layout!r} of the block; got {cache.layout!r}. {cure}")
+    rows = cache.positions.shape[0]
+    if rows != batch:
+        raise ValueError(f"`cache` must have the batch of the tokens, {batch}; got {rows}. Make it for that batch.")
+    if cache.window is not None and (window is None or window > cache.window):
+        raise ValueError(
+            f"`cache` must keep every key in the window {window} of the layers; got a ring for window "
+            f"{cache.window}. Make it for the largest window."
+        )

@@ -1,0 +1,125 @@
+"""What configurations and caches check at construction: counts, flags, names, dtypes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+CACHE_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def check_count(name: str, value: Any, *, none: str | None = None) -> None:
+    """An integer from 1 on; `none` says what None does, where it is allowed."""
+    if value is None and none is not None:
+        return
+    cure = "Write a whole number from 1 on" + ("." if none is None else f"; None {none}.")
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"`{name}` must be an integer{'' if none is None else ' or None'}; got {value!r}. {cure}")
+    if value < 1:
+        raise ValueError(f"`{name}` must be at least 1; got {value}. {cure}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """True or False, never a word or a number that stands for one."""
+    if not isinstance(value, bool):
+        raise TypeError(f"`{name}` must be True or False; got {value!r}. A string or a number is no switch.")
+
+
+def check_softcap(softcap: Any) -> None:
+    """A positive finite number, or None."""
+    cure = "None leaves the logits uncapped."
+    if softcap is None:
+        return
+    if isinstance(softcap, bool) or not isinstance(softcap, int | float | np.integer | np.floating):
+        raise TypeError(f"`softcap` must be a positive number or None; got {softcap!r}. {cure}")
+    if not 0 < softcap < float("inf"):
+        raise ValueError(f"`softcap` must be a positive number or None; got {softcap!r}. {cure}")
+
+
+def check_member(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """One of a few names."""
+    if not isinstance(value, str) or value not in allowed:
+        error = ValueError if isinstance(value, str) else TypeError
+        raise error(f"`{name}` must be one of {', '.join(allowed)}; got {value!r}. Choose one of them.")
+
+
+def check_cache_sizes(window: Any, **sizes: Any) -> None:
+    """The sizes of a cache, `capacity` among them, and a ring that holds its window."""
+    for name, size in sizes.items():
+        check_count(name, size)
+    check_count("window", window, none="makes no ring")
+    if window is not None and sizes["capacity"] < window:
+        raise ValueError(
+            f"`capacity` must be at least `window` in a ring; got {sizes['capacity']} for window {window}. "
+            "Give window + n - 1 slots to append n tokens at a time."
+        )
+
+
+def check_dtype(dtype: Any) -> np.dtype:
+    """A dtype that keys and values can be stored in."""
+    # float64 where x64 is on.
+    widest = jnp.result_type(float).name
+    allowed = CACHE_DTYPES if widest in CACHE_DTYPES else (*CACHE_DTYPES, widest)
+    try:
+        found = None if dtype is None else jnp.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.name not in allowed:
+        raise TypeError(f"`dtype` must be one of {', '.join(allowed)}; got {dtype!r}. Choose one of them.")
+    return found
+
+
+def group_names(pattern: Any) -> tuple[str, ...]:
+    """The layer groups of a pattern: the letters of a string, or names."""
+    if not isinstance(pattern, Sequence) or not all(isinstance(name, str) for name in pattern):
+        raise TypeError(
+            f'`pattern` must be a string or a sequence of strings; got {pattern!r}. "LLG" means ("L", "L", "G").'
+        )
+    return tuple(pattern)
+
+
+def check_layer_groups(layer_groups: Any) -> None:
+    """The group of every layer: a tuple of names, for it becomes part of the structure of a cache."""
+    cure = "Pass `layer_groups` of the decoder's config."
+    if not isinstance(layer_groups, tuple) or not all(isinstance(name, str) for name in layer_groups):
+        raise TypeError(f"`layer_groups` must be a tuple of strings; got {layer_groups!r}. {cure}")
+    if not layer_groups or not all(layer_groups):
+        raise ValueError(f"`layer_groups` must name the group of at least one layer; got {layer_groups!r}. {cure}")
+
+
+def window_pairs(windows: Any) -> tuple[tuple[str, int], ...]:
+    """(group, tokens) pairs, from pairs or a dict."""
+    cure = 'Write (("L", 16),) or {"L": 16}.'
+    if not isinstance(windows, Mapping | Sequence):
+        raise TypeError(f"`windows` must be (group, tokens) pairs or a dict; got {windows!r}. {cure}")
+    pairs = tuple(windows.items()) if isinstance(windows, Mapping) else tuple(windows)
+    for pair in pairs:
+        if not isinstance(pair, Sequence) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise ValueError(f"`windows` must be (group, tokens) pairs; got {windows!r}. {cure}")
+    return tuple((group, tokens) for group, tokens in pairs)
+
+
+def check_pattern(pattern: tuple[str, ...], layers: int) -> None:
+    """Between one group and one for every layer."""
+    if not 1 <= len(pattern) <= layers or not all(pattern):
+        raise ValueError(
+            f"`pattern` must name between 1 and {layers} (the layers) groups; got {pattern}. "
+            "It is repeated over the layers."
+        )
+
+
+def check_group_windows(windows: tuple[tuple[str, int], ...], groups: tuple[str, ...]) -> None:
+    """Windows of groups that exist, each once, of at least one token."""
+    named = [group for group, _ in windows]
+    if len(set(named)) != len(named) or not set(named) <= set(groups):
+        raise ValueError(
+            f"`windows` must name groups of the pattern {groups}, each once; got {named}. "
+            "Add the group to the pattern or drop its window."
+        )
+    for group, window in windows:
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            raise ValueError(
+                f"`windows` must give every group at least 1 token; got {window!r} for {group!r}. "
+                "A window counts the token itself; a group without one sees the whole past."
+            )

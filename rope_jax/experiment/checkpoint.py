@@ -1,6 +1,9 @@
 """Checkpoints: named pytrees and a JSON note for a step, complete or absent even when the process is killed."""
 
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,30 @@ from jax.sharding import SingleDeviceSharding
 KEPT = 2  # the last step, and one more in case that the disk loses it
 
 
+@contextmanager
+def _interrupt_afterwards() -> Iterator[None]:
+    """Hold Ctrl-C back until the block has ended: inside, the event loop of the writer would swallow it or hang.
+
+    Only the main thread receives signals, and a handler that was not set from Python could not be put back.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+    held: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            signal.raise_signal(signal.SIGINT)
+
+
+@_interrupt_afterwards()
 def save(folder: str | Path, step: int, items: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
     """Writes one step and waits until it is complete; older steps but the last two are deleted.
+
+    Ctrl-C in the meantime takes effect once the step is complete.
 
     Args:
         folder: made if absent.
@@ -33,6 +58,7 @@ def save(folder: str | Path, step: int, items: Mapping[str, Any], meta: Mapping[
         checkpointer.save_checkpointables(step, dict(items), force=True, custom_metadata=note)
 
 
+@_interrupt_afterwards()
 def restore_latest(
     folder: str | Path, abstract: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any], dict[str, Any]] | None:

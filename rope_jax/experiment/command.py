@@ -47,12 +47,12 @@ def run_script(
         parser.print_help()
         return 0 if words else USER_FAULT
     try:
-        if words[0].startswith("-"):
-            raise ValueError(f"`config` must come first; got {words[0]!r}. Write CONFIG.toml before the overrides.")
-        prepared = prepare(load_config(words[0], words[1:]))
-    except (ValueError, TypeError, OSError, RuntimeError) as error:
-        return _complain(error, USER_FAULT)
-    try:
+        try:
+            if words[0].startswith("-"):
+                raise ValueError(f"`config` must come first; got {words[0]!r}. Write CONFIG.toml before the overrides.")
+            prepared = prepare(load_config(words[0], words[1:]))
+        except (ValueError, TypeError, OSError, RuntimeError) as error:
+            return _complain(error, USER_FAULT)
         print(execute(prepared))
     except FloatingPointError as error:
         return _complain(error, 1)

@@ -1,5 +1,6 @@
 """An experiment's settings: read from TOML and the command line, checked, and identified by a hash."""
 
+import codecs
 import dataclasses
 import hashlib
 import json
@@ -47,7 +48,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
         The validated config.
 
     Raises:
-        ValueError: an unknown key (the nearest one is named), a number that is not finite, or a broken rule.
+        OSError: no such file, or a folder.
+        ValueError: not TOML in UTF-8, an unknown key (the nearest one is named), a number that is not finite, or a
+            broken rule.
         TypeError: a value of another type than its field.
         SystemExit: an override that does not parse (code 2).
 
@@ -55,14 +58,32 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
         >>> load_config("configs/quickstart.toml", ["--train.steps", "40"]).train.steps  # doctest: +SKIP
         40
     """
-    with Path(path).open("rb") as file:
-        config = from_table(ExperimentConfig, tomllib.load(file))
+    config = from_table(ExperimentConfig, _table(Path(path)))
     if overrides:
         import tyro
 
         config = tyro.cli(ExperimentConfig, default=config, args=list(overrides))
     validate(config)
     return config
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """The table of a TOML file."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"`config` must be a file; got {str(path)!r}, which is absent. See configs/.") from None
+    except IsADirectoryError:
+        raise IsADirectoryError(f"`config` must be a file; got the folder {str(path)!r}. Name a file in it.") from None
+    if content.startswith(codecs.BOM_UTF8):
+        raise ValueError(f"`config` must begin without a byte order mark; got one in {path}. Save it as plain UTF-8.")
+    try:
+        return tomllib.loads(content.decode())
+    except UnicodeDecodeError as error:
+        rule = f"`config` must be UTF-8 text; got {error.reason} at byte {error.start} of {path}"
+        raise ValueError(f"{rule}. Save it as UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"`config` must be TOML; got {path}: {error}. Mend it there.") from None
 
 
 def config_dict(config: ExperimentConfig) -> dict[str, Any]:
@@ -94,7 +115,7 @@ def bearing(plain: dict[str, Any]) -> dict[str, Any]:
         for key, value in plain[table].items()
     }
     for path in ("train.checkpoint_every", "train.log_every", "finetune.methods"):
-        del parts[path]
+        parts.pop(path, None)
     if plain["data"]["task"] == "text":
         parts["longest"] = max(plain["sweep"]["multiples"]) * plain["train"]["length"]
     return parts

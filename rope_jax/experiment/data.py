@@ -1,6 +1,8 @@
 """Text as bytes: a corpus, its held-out part, training batches by step, evaluation windows."""
 
 import glob
+import hashlib
+import os
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,6 +57,23 @@ def load_corpus(source: str) -> tuple[Document, ...]:
             'text. Give an existing file, a glob in quotes, or "stdlib".'
         )
     return kept
+
+
+def corpus_digest(documents: Sequence[Document]) -> str:
+    """Sha256 (64 hex digits) of the names and the bytes of all documents: what "the same text" means.
+
+    Example:
+        >>> corpus_digest([Document("a", np.zeros(1, np.uint8))])[:8]
+        '0b030b86'
+    """
+    digest = hashlib.sha256()
+    for document in documents:
+        name = os.fsencode(document.name)
+        # With the sizes, so that no byte can move from one file to the next.
+        digest.update(f"{len(name)} {document.tokens.size} ".encode())
+        digest.update(name)
+        digest.update(document.tokens.tobytes())
+    return digest.hexdigest()
 
 
 def split_corpus(

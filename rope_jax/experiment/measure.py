@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,9 @@ class Laboratory:
       config: the experiment.
       folder: where the checkpoints lie.
       reporter: told about the steps of training.
+
+    Raises:
+      ValueError: the text is missing, or too short for a batch of a stage or for the windows.
     """
 
     def __init__(self, config: ExperimentConfig, folder: Path, reporter: Reporter) -> None:
@@ -42,14 +46,19 @@ class Laboratory:
         self._tasks: dict[int, Task] = {}
         self._weights: dict[tuple, Trained] = {}
         self._without_weights: set[tuple] = set()
-        vocab = self._task(config.seeds[0]).vocab
-        outline = nnx.eval_shape(lambda: make_decoder(config, vocab=vocab, seed=0))
+        task = self._task(config.seeds[0])
+        self.corpus = task.corpus
+        """Digest of the text, None for a task without."""
+        outline = nnx.eval_shape(lambda: make_decoder(config, vocab=task.vocab, seed=0))
         self._graphdef, shapes = nnx.split(outline)
         self._parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
         self._step = evaluate.scoring_step(self._graphdef, config.evaluate.loss_chunk)
         self._trainers = {"base": Trainer(config, base_stage(config), self._graphdef)}
         if config.finetune.steps:
             self._trainers["tuned"] = Trainer(config, tuning_stage(config), self._graphdef)
+        # Tried here, so that a text with too few windows for a batch is refused before anything is written.
+        for trainer in self._trainers.values():
+            task.train_batch(trainer.stage.first_batch, trainer.stage.length, trainer.stage.batch)
 
     def measure(self, cell: Cell, rows: Sequence[Row]) -> dict[str, Any]:
         """The value of a cell and what goes with it in its row.
@@ -97,7 +106,8 @@ class Laboratory:
             "tails": tails.tolist(),
             "tails_at_trained_length": whole[:, -trained // 4 :].mean(axis=1).tolist(),
         }
-        if cell.phase == "base":
+        # Weights that give no number have no baseline: the plain one in its place would hide that.
+        if cell.phase == "base" or not math.isfinite(own["value"]):
             return own
         plain = self._baseline(cell.seed, None, None, rows)
         # The better of the two, so that the gain of tuned weights is never flattered.
@@ -156,7 +166,13 @@ class Laboratory:
     def _task(self, seed: int) -> Task:
         """The task of a seed; one at a time, since the corpus lies in memory."""
         if seed not in self._tasks:
-            self._tasks = {seed: make_task(self.config, seed, self.config.longest)}
+            task = make_task(self.config, seed, self.config.longest)
+            if self._tasks and task.corpus != self.corpus:
+                raise RuntimeError(
+                    f"`data.source` must hold the same text for the whole run; {self.config.data.source!r} has changed "
+                    "since it began. Restore the text, or start again in another output folder."
+                )
+            self._tasks = {seed: task}
         return self._tasks[seed]
 
     def _trained(self, cell: Cell) -> Trained:
@@ -193,17 +209,20 @@ class Laboratory:
             counted=cell.metric == "training",
         )
         schedules = group_schedules(self.config, transform, length=stage.length)
-        return trainer.run(params, schedules, task, checkpoint_folder(self.folder, self.config, cell), pace)
+        return trainer.run(
+            params, schedules, task, checkpoint_folder(self.folder, self.config, cell, self.corpus), pace
+        )
 
 
-def checkpoint_folder(folder: Path, config: ExperimentConfig, cell: Cell) -> Path:
-    """Where the checkpoints of a cell's weights lie: `checkpoints/<config hash>/base-seed0`.
+def checkpoint_folder(folder: Path, config: ExperimentConfig, cell: Cell, corpus: str | None) -> Path:
+    """Where the checkpoints of a cell's weights lie: `checkpoints/<config hash>-<text's digest>/base-seed0`.
 
-    The hash keeps a run from going on with weights that another config left behind.
+    The digests keep a run from going on with weights that another config or another text left behind.
     """
     name = f"base-seed{cell.seed}"
     if cell.tuned_method is not None:
         written = re.sub(r"[^A-Za-z0-9_.]+", "-", cell.tuned_method).strip("-")
         digest = hashlib.sha256(cell.tuned_method.encode()).hexdigest()[:6]
         name = f"tuned-{written[:60]}-{digest}-x{cell.tuned_factor:g}-seed{cell.seed}"
-    return folder / "checkpoints" / config_hash(config)[:12] / name
+    origin = "-".join(digest[:12] for digest in (config_hash(config), corpus) if digest)
+    return folder / "checkpoints" / origin / name

@@ -43,7 +43,10 @@ class Call:
         known: dict[str, Any] = {"original_length": original_length}
         known["factor"] = 1.0 if self.name.startswith("Dynamic") else factor
         if self.name in _SCALED_BETA:
-            known[_SCALED_BETA[self.name]] = math.sqrt(dict(self.keywords).get("original_length", original_length)) / 2
+            length = _number(dict(self.keywords).get("original_length", original_length))
+            # A written length that has no root is left to the transform, whose check names it.
+            if length is not None and length > 0:
+                known[_SCALED_BETA[self.name]] = math.sqrt(length) / 2
         return {name: value for name, value in known.items() if self.awaits(name)} | dict(self.keywords)
 
 
@@ -68,9 +71,9 @@ class Method:
 
     @property
     def written_factor(self) -> float | None:
-        """The first factor that the text writes out, None without one."""
+        """The first factor that the text writes out, None without one (or with what is no number)."""
         written = [dict(call.keywords)["factor"] for call in self.calls if "factor" in dict(call.keywords)]
-        return float(written[0]) if written else None
+        return _number(written[0]) if written else None
 
     @property
     def needs_length(self) -> bool:
@@ -135,7 +138,7 @@ def parse_method(text: str) -> Method:
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, ValueError):
         raise ValueError(
             f"`methods` must hold expressions such as 'YaRN(beta_fast=8)'; got {text!r}. Close every parenthesis."
         ) from None
@@ -177,7 +180,7 @@ def _keyword(name: str, keyword: ast.keyword, text: str) -> tuple[str, Any]:
         raise ValueError(f"`{name}` must be given known keywords; got {keyword.arg!r} in {text!r}. {cure}")
     try:
         value = ast.literal_eval(keyword.value)
-    except ValueError:
+    except (ValueError, TypeError):
         value = keyword.value
     if isinstance(value, list):
         value = tuple(value)
@@ -193,6 +196,16 @@ def _keyword(name: str, keyword: ast.keyword, text: str) -> tuple[str, Any]:
 def _fields(name: str) -> tuple[Field[Any], ...]:
     """The keywords that a class takes."""
     return fields(cast(type["DataclassInstance"], METHODS[name]))
+
+
+def _number(value: Any) -> float | None:
+    """A finite number as a float, None for anything else."""
+    if type(value) not in (int, float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def _required(field: Field[Any]) -> bool:

@@ -71,7 +71,11 @@ def plan(config: ExperimentConfig) -> list[Cell]:
             cells.setdefault(cell_key(config, cell.row()), cell)
     # Built here and thrown away, so that what cannot be built is refused before the first step.
     for cell in cells.values():
-        cell.schedules(config)
+        try:
+            cell.schedules(config)
+        except (TypeError, ValueError, OverflowError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{_entry(config, cell)}: {error}") from error
     return list(cells.values())
 
 
@@ -85,6 +89,14 @@ def work(config: ExperimentConfig, cell: Cell) -> float:
         return float(evaluate.windows * config.longest * config.train.length / evaluate.truncation_stride)
     items = evaluate.windows if cell.metric == "loss" else evaluate.depths * evaluate.trials
     return float(items * cell.length)
+
+
+def _entry(config: ExperimentConfig, cell: Cell) -> str:
+    """The entry of the config that a cell's method stands in: `sweep.methods[1]` and its text."""
+    table = "sweep" if cell.phase == "base" else "finetune"
+    methods = config.sweep.methods if table == "sweep" else config.finetune.methods
+    places = [index for index, written in enumerate(methods) if parse_method(written) == cell.calls]
+    return f"`{table}.methods[{places[0]}]`, {methods[places[0]]}" if places else f"`{table}.methods`, {cell.label}"
 
 
 def _base(config: ExperimentConfig, seed: int) -> Iterator[Cell]:

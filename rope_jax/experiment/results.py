@@ -10,8 +10,9 @@ from typing import Any
 
 from rope_jax.experiment.config import ExperimentConfig, bearing, config_dict, config_hash
 from rope_jax.experiment.provenance import commit, device_name, versions
+from rope_jax.experiment.rows import check_row, parse_rows
 
-__all__ = ["Results", "cell_key", "commit", "device_name", "read_results", "versions"]
+__all__ = ["Results", "cell_key", "check_row", "commit", "device_name", "parse_rows", "read_results", "versions"]
 
 FILE = "results.jsonl"
 CELL_FIELDS = ("phase", "seed", "method", "factor", "length", "metric")
@@ -48,11 +49,11 @@ def read_results(path: str | Path) -> list[dict[str, Any]]:
     A last line without its line end is half a row, cut by a kill, and is left out; so are cells that failed.
 
     Raises:
-        ValueError: a whole line is not a JSON object.
+        ValueError: a whole line is not a row (see `check_row`).
         FileNotFoundError: no such file.
     """
     path = Path(path)
-    return [row for row in _parsed(path / FILE if path.is_dir() else path) if "error" not in row]
+    return [row for row in parse_rows(path / FILE if path.is_dir() else path) if "error" not in row]
 
 
 class Results:
@@ -61,9 +62,10 @@ class Results:
     Args:
         folder: made if absent.
         config: the experiment. Rows that bear another config's hash refuse the folder.
+        corpus: digest of the text, None for a task without. Rows that bear another one refuse the folder.
 
     Raises:
-        ValueError: the folder holds another config's results, or a line that is not a row.
+        ValueError: the folder holds results of another config or text, or a line that is not a row.
         RuntimeError: another run has the folder open.
 
     Example:
@@ -73,15 +75,16 @@ class Results:
                 results.append({**cell, "label": "YaRN", "value": 1.5, "count": 768, "seconds": 2.0})
     """
 
-    def __init__(self, folder: str | Path, config: ExperimentConfig) -> None:
+    def __init__(self, folder: str | Path, config: ExperimentConfig, corpus: str | None = None) -> None:
         self.folder = Path(folder)
         self.path = self.folder / FILE
         self.config = config
+        self.corpus = corpus
         self.folder.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             self._lock()
-            rows = _parsed(self.path)
+            rows = parse_rows(self.path)
             for row in rows:
                 self._refuse_other(row)
             _drop_torn_line(self._file, self.path)
@@ -92,6 +95,7 @@ class Results:
         self._stamp = {
             "config_hash": config_hash(config),
             "config": config_dict(config),
+            "corpus": corpus,
             "task": config.data.task,
             "trained_length": config.train.length,
             "device": device_name(),
@@ -127,10 +131,11 @@ class Results:
                 measured; or "error" in place of "value" for a cell that failed, which a later run tries again.
 
         Returns:
-            The whole row: with key, config_hash, config, task, trained_length, device, versions and commit.
+            The whole row: with key, config_hash, config, corpus, task, trained_length, device, versions and commit.
 
         Raises:
-            ValueError: neither or both of value and error, a number that is not finite, or a cell that is finished.
+            ValueError: neither or both of value and error, a field of the wrong type (see `check_row`), a number that
+                is not finite, or a cell that is finished.
         """
         if ("value" in row) == ("error" in row):
             raise ValueError(f"`row` must have either value or error; got {sorted(row)}. Give one of them.")
@@ -145,6 +150,7 @@ class Results:
         except ValueError as error:
             cure = "Record a cell that diverged with error in place of value."
             raise ValueError(f"`row` must hold finite numbers; got value {row.get('value')!r}. {cure}") from error
+        check_row(whole, "`row`")
         written = os.write(self._file, line)
         os.fsync(self._file)
         if written != len(line):
@@ -167,8 +173,15 @@ class Results:
     def _refuse_other(self, row: Mapping[str, Any]) -> None:
         """Raises when a row was made under settings that bear on numbers and differ from this config's."""
         if row["config_hash"] == config_hash(self.config):
+            self._refuse_other_text(row.get("corpus"))
             return
-        here, there = bearing(config_dict(self.config)), bearing(row["config"])
+        try:
+            here, there = bearing(config_dict(self.config)), bearing(row["config"])
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(
+                f"`folder` must hold results of this config only; {self.path} has settings of another version of this "
+                "program. Give another output folder."
+            ) from None
         differing = [
             f"{path} = {there.get(path)!r} there, {here.get(path)!r} here"
             for path in sorted(here.keys() | there.keys())
@@ -179,20 +192,14 @@ class Results:
             "Give another output folder."
         )
 
-
-def _parsed(path: Path) -> list[dict[str, Any]]:
-    """The rows of all whole lines."""
-    *whole, _ = path.read_bytes().split(b"\n")
-    rows = []
-    for number, line in enumerate(whole, start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise ValueError(f"{path} must hold one JSON object a line; line {number} is not one. Repair or delete it.")
-        rows.append(row)
-    return rows
+    def _refuse_other_text(self, corpus: str | None) -> None:
+        """Raises when a row was measured on other text than this run reads."""
+        if corpus != self.corpus:
+            there, here = (f"digest {digest[:12]}" if digest else "none recorded" for digest in (corpus, self.corpus))
+            raise ValueError(
+                f"`data.source` must lead to the text of the finished rows, {there} in {self.path}; got {here}: the "
+                "files or their names differ. Restore that text, or give another output folder."
+            )
 
 
 def _drop_torn_line(file: int, path: Path) -> None:

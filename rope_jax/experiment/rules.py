@@ -8,6 +8,9 @@ from typing import Any
 
 from rope_jax.experiment.settings import ExperimentConfig
 
+LONGEST_NAME = 100  # characters
+LONGEST_PATH = 255  # bytes of one name, on the usual file systems
+
 
 def validate(config: ExperimentConfig) -> None:
     """Checks every setting against its range and against the others; the method expressions are checked elsewhere.
@@ -49,8 +52,10 @@ def _distinct(values: tuple[Any, ...], path: str) -> None:
 def _ranges(config: ExperimentConfig) -> None:
     """Settings that have a range of their own."""
     name, seeds = config.name, config.seeds
-    plain = bool(name.strip()) and not set(name) & set("/\\") and name not in (".", "..")
-    _require(plain, "name", "be a folder's name", name, "Use letters, digits and dashes.")
+    plain = bool(name.strip()) and not set(name) & set("/\\") and name not in (".", "..") and name.isprintable()
+    _require(plain, "name", "be a plain folder name", name, "Use letters, digits and dashes.")
+    _require(len(name) <= LONGEST_NAME, "name", f"have at most {LONGEST_NAME} characters", name, "Shorten it.")
+    _require(len(name.encode()) <= LONGEST_PATH, "name", f"have at most {LONGEST_PATH} bytes", name, "Shorten it.")
     _require(bool(seeds) and min(seeds) >= 0, "seeds", "hold integers from 0 up", seeds, "Write seeds = [0].")
     _distinct(seeds, "seeds")
     tables = {table: getattr(config, table) for table in ("data", "model", "train", "evaluate", "finetune")}
@@ -63,7 +68,8 @@ def _ranges(config: ExperimentConfig) -> None:
                 _require(value >= least, path, f"be at least {least}", value, "Raise it.")
     train = config.train
     for path, rate in (("train", train.learning_rate), ("finetune", config.finetune.learning_rate)):
-        _require(rate > 0, f"{path}.learning_rate", "be above 0", rate, "3e-3 trains the small models here.")
+        rule = "be above 0 and at most 1"
+        _require(0 < rate <= 1, f"{path}.learning_rate", rule, rate, "3e-3 trains the small models here.")
     _require(train.clip > 0, "train.clip", "be above 0", train.clip, "Use 1.0, or a large number for no clipping.")
     _require(train.weight_decay >= 0, "train.weight_decay", "be at least 0", train.weight_decay, "0 turns it off.")
     _require(0 < train.b2 < 1, "train.b2", "lie between 0 and 1", train.b2, "Use 0.95.")
@@ -124,7 +130,7 @@ def _finetune(config: ExperimentConfig) -> None:
     tuning = config.finetune
     if tuning.steps == 0:
         rule = "be empty while finetune.steps is 0"
-        cure = "Set finetune.steps, or empty the list: --finetune.methods"
+        cure = "Set finetune.steps, or empty the list with a bare --finetune.methods."
         _require(not tuning.methods, "finetune.methods", rule, tuning.methods, cure)
         return
     rule = "name at least one method while finetune.steps is above 0"

@@ -52,7 +52,7 @@ class Sweep:
         self._reporter = reporter or Reporter()
         self._laboratory = Laboratory(config, self.folder, self._reporter)
         # Last, since it makes the folder.
-        self._results = Results(self.folder, config)
+        self._results = Results(self.folder, config, self._laboratory.corpus)
 
     def __enter__(self) -> "Sweep":
         return self
@@ -99,8 +99,9 @@ class Sweep:
             if not _out_of_memory(error):
                 raise
             measured = {"error": f"out of memory: {' '.join(str(error).split())[:300]}"}
-        if not math.isfinite(measured.get("value", 0.0)):
-            measured = {"error": f"the value must be finite; got {measured['value']}"}
+        broken = [name for name in ("value", "mean") if not math.isfinite(measured.get(name, 0.0))]
+        if broken:
+            measured = {"error": f"the {broken[0]} must be finite; got {measured[broken[0]]}"}
         if cell.metric != "training":
             self._reporter.advance(work(self.config, cell))
         return self._results.append(cell.row() | measured | {"seconds": time.perf_counter() - start})

@@ -7,7 +7,14 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from rope_jax.experiment.config import DataConfig, ExperimentConfig
-from rope_jax.experiment.data import Document, evaluation_windows, load_corpus, split_corpus, training_batches
+from rope_jax.experiment.data import (
+    Document,
+    corpus_digest,
+    evaluation_windows,
+    load_corpus,
+    split_corpus,
+    training_batches,
+)
 
 SPLIT_SEED = 0  # the held-out files are the same for every seed of a sweep
 
@@ -32,11 +39,15 @@ class Questions(NamedTuple):
 
 @runtime_checkable
 class Task(Protocol):
-    """What training and evaluation ask of a task."""
+    """What training and evaluation ask of a task.
+
+    `corpus` is the digest of the text that it reads, None for a task that draws its items.
+    """
 
     name: str
     vocab: int
     metric: str
+    corpus: str | None
 
     def train_batch(self, step: int, length: int, batch: int) -> Batch:
         """The batch of a step: a function of (seed, step, length, batch) alone."""
@@ -54,16 +65,18 @@ class TextTask:
         train: documents to train on.
         windows: int32 [count, longest + 1]; the windows of a shorter length are suffixes.
         seed: of the training order.
+        corpus: digest of the whole text.
     """
 
     name = "text"
     vocab = 256
     metric = "loss"
 
-    def __init__(self, train: Sequence[Document], windows: np.ndarray, seed: int) -> None:
+    def __init__(self, train: Sequence[Document], windows: np.ndarray, seed: int, corpus: str | None = None) -> None:
         self.train = tuple(train)
         self.windows = windows
         self.seed = seed
+        self.corpus = corpus
         self._batches: dict[tuple[int, int], Any] = {}
 
     def train_batch(self, step: int, length: int, batch: int) -> Batch:
@@ -96,6 +109,7 @@ class PasskeyTask:
 
     name = "passkey"
     metric = "passkey_accuracy"
+    corpus: str | None = None
     bos, query = 0, 1
 
     def __init__(self, data: DataConfig, depths: int, trials: int, seed: int) -> None:
@@ -156,7 +170,8 @@ def _text(config: ExperimentConfig, seed: int, longest: int) -> TextTask:
     documents = load_corpus(config.data.source)
     train, held_out = split_corpus(documents, config.data.held_out_bytes, longest, SPLIT_SEED)
     tail = config.train.length // 4
-    return TextTask(train, evaluation_windows(held_out, longest, config.evaluate.windows, tail=tail), seed)
+    windows = evaluation_windows(held_out, longest, config.evaluate.windows, tail=tail)
+    return TextTask(train, windows, seed, corpus_digest(documents))
 
 
 def _passkey(config: ExperimentConfig, seed: int, longest: int) -> PasskeyTask:

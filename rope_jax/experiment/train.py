@@ -28,6 +28,8 @@ class Stage:
     learning_rate: float
     warmup: int
     first_batch: int = 0
+    table: str = "train"
+    """Where its learning rate is set."""
 
     @property
     def tokens(self) -> int:
@@ -64,6 +66,7 @@ def tuning_stage(config: ExperimentConfig) -> Stage:
         learning_rate=tune.learning_rate,
         warmup=tune.warmup,
         first_batch=config.train.steps,
+        table="finetune",
     )
 
 
@@ -126,7 +129,8 @@ class Trainer:
           observe: called every `train.log_every` steps with (steps done, loss), and with (steps done, None) on loading.
 
         Raises:
-          FloatingPointError: the loss of a step is not finite; the step is named and nothing more is saved.
+          FloatingPointError: the loss of a step or the weights after it are not finite; the step is named and nothing
+            more is saved.
         """
         # Copied because the step donates what it is given.
         state = {"model": jax.tree.map(jnp.copy, params), "opt": self._optimizer.init(params)}
@@ -145,10 +149,13 @@ class Trainer:
             now = step + 1
             saves = now == self.stage.steps or now % self.config.train.checkpoint_every == 0
             if saves or now % self.config.train.log_every == 0:
-                loss = _checked(pending, now)
+                loss = _checked(pending, now, self.stage.table)
                 pending = []
                 observe(now, loss)
             if saves:
+                # The loss of a step is that of the weights before it: it says nothing about the last update.
+                if not _all_finite(state):
+                    raise _diverged("weights", "NaN or infinity", f"after step {now}", self.stage.table)
                 checkpoint.save(folder, now, state, {"loss": loss})
         return Trained(state["model"], loss)
 
@@ -175,14 +182,25 @@ def _training_step(graphdef: nnx.GraphDef, transformation: optax.GradientTransfo
     return jax.jit(step, donate_argnums=(0, 1))
 
 
-def _checked(pending: list[jax.Array], last_step: int) -> float:
+@jax.jit
+def _all_finite(state: PyTree) -> Array:
+    """Whether every float of the weights and of the optimizer's moments is finite."""
+    floats = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in floats]))
+
+
+def _diverged(what: str, got: object, when: str, table: str) -> FloatingPointError:
+    return FloatingPointError(
+        f"`{what}` must stay finite; got {got} {when}. "
+        f"Lower {table}.learning_rate or train.clip, or lengthen {table}.warmup."
+    )
+
+
+def _checked(pending: list[jax.Array], last_step: int, table: str) -> float:
     """The last of the losses since the last check; waits for the device only here, so steps queue up between checks."""
     losses = np.asarray(jax.device_get(pending))
     broken = np.flatnonzero(~np.isfinite(losses))
     if broken.size:
         step = last_step - len(losses) + 1 + int(broken[0])
-        raise FloatingPointError(
-            f"`loss` must stay finite; got {losses[broken[0]]} at step {step}. "
-            "Lower train.learning_rate or train.clip, or lengthen train.warmup."
-        )
+        raise _diverged("loss", losses[broken[0]], f"at step {step}", table)
     return float(losses[-1])

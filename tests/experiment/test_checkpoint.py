@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from orbax.checkpoint import v1 as ocp
 
 from rope_jax.experiment.checkpoint import restore_latest, save
 
@@ -105,6 +107,36 @@ def test_a_half_written_step_is_passed_over(tmp_path):
     found = restore_latest(tmp_path, {"model": {"bias": jnp.zeros(2, jnp.int32)}})
     assert found is not None
     assert found[0] == 3
+
+
+def interrupting(monkeypatch, moments):
+    """Ctrl-C as often as `moments` says while the writer is at work, in the thread that writes."""
+    write = ocp.training.Checkpointer.save_checkpointables
+
+    def interrupted(self, *arguments, **keywords):
+        for _ in range(moments):
+            signal.raise_signal(signal.SIGINT)
+        return write(self, *arguments, **keywords)
+
+    monkeypatch.setattr(ocp.training.Checkpointer, "save_checkpointables", interrupted)
+
+
+def test_ctrl_c_during_a_save_waits_until_the_step_is_complete(tmp_path, monkeypatch):
+    interrupting(monkeypatch, 2)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 1, {"model": {"bias": jnp.ones(2)}}, {"loss": 1.5})
+    assert signal.getsignal(signal.SIGINT) is handler
+    found = restore_latest(tmp_path, {"model": {"bias": jnp.zeros(2)}})
+    assert found is not None
+    assert (found[0], found[1]["model"]["bias"].tolist(), found[2]) == (1, [1.0, 1.0], {"loss": 1.5})
+
+
+def test_a_save_in_another_thread_touches_no_handler(tmp_path):
+    thread = threading.Thread(target=save, args=(tmp_path, 1, {"model": {"bias": jnp.ones(2)}}, {}))
+    thread.start()
+    thread.join()
+    assert restore_latest(tmp_path, {"model": {"bias": jnp.zeros(2)}}) is not None
 
 
 WRITER = """

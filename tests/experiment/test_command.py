@@ -93,6 +93,21 @@ def test_a_diverged_training_is_one_line_and_code_1(config_file, capsys):
     assert capsys.readouterr().err == "error: `loss` must stay finite; got nan at step 5.\n"
 
 
+@pytest.mark.parametrize("stopped", ["prepare", "execute"])
+def test_ctrl_c_at_any_time_is_one_line_and_code_130(config_file, capsys, stopped):
+    def step(name, result):
+        def run(_):
+            if name == stopped:
+                raise KeyboardInterrupt
+            return result
+
+        return run
+
+    assert run_script("Does it.", step("prepare", 1), step("execute", Path("a")), [str(config_file)]) == 130
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "stopped; the same command goes on from here\n")
+
+
 def test_a_fault_of_the_program_keeps_its_traceback(config_file):
     with pytest.raises(ValueError, match="of ours"):
         run_script("Does it.", lambda config: config, lambda config: Path(str(int("of ours"))), [str(config_file)])

@@ -126,6 +126,11 @@ def test_an_unknown_flag_leaves_with_code_2_and_the_nearest_one(tmp_path, capsys
 
 BROKEN = [
     ({"name": "a/b"}, "name"),
+    ({"name": "a\\b"}, "name"),
+    ({"name": "a\0b"}, "name"),
+    ({"name": ".."}, "name"),
+    ({"name": "a" * 101}, "name"),
+    ({"name": "\U0001f600" * 64}, "name"),
     ({"seeds": ()}, "seeds"),
     ({"seeds": (1, 1)}, "seeds"),
     ({"seeds": (-1,)}, "seeds"),
@@ -154,6 +159,8 @@ BROKEN = [
     ({"train": TrainConfig(length=66)}, "train.length"),
     ({"train": TrainConfig(steps=10, warmup=10)}, "train.warmup"),
     ({"train": TrainConfig(learning_rate=0.0)}, "train.learning_rate"),
+    ({"train": TrainConfig(learning_rate=1e300)}, "train.learning_rate"),
+    ({"finetune": FinetuneConfig(learning_rate=1.1)}, "finetune.learning_rate"),
     ({"train": TrainConfig(b2=1.0)}, "train.b2"),
     ({"train": TrainConfig(clip=0.0)}, "train.clip"),
     ({"train": TrainConfig(final_fraction=1.5)}, "train.final_fraction"),
@@ -181,6 +188,8 @@ def test_a_broken_rule_names_its_setting(change, setting):
     "change",
     [
         {"model": ModelConfig(rotary_fraction=0.25)},
+        {"name": "a" * 100},
+        {"train": TrainConfig(learning_rate=1.0)},
         {"model": ModelConfig(positional="none")},
         {"data": DataConfig(held_out_bytes=513)},
         {"data": DataConfig(task="passkey", key_length=28)},

@@ -5,6 +5,7 @@ import pytest
 
 from rope_jax.experiment.data import (
     Document,
+    corpus_digest,
     evaluation_windows,
     load_corpus,
     split_corpus,
@@ -48,6 +49,21 @@ def test_nothing_to_read_raises(tmp_path, name):
     (tmp_path / "empty.txt").write_bytes(b"")
     with pytest.raises(ValueError, match=r"`data.source` must lead to files that hold text"):
         load_corpus(str(tmp_path / name))
+
+
+def test_the_digest_is_of_names_bytes_and_their_borders():
+    def digest(*files):
+        return corpus_digest([Document(name, np.frombuffer(content, np.uint8)) for name, content in files])
+
+    digests = [
+        digest(("a", b"xy"), ("b", b"z")),
+        digest(("a", b"x"), ("b", b"yz")),
+        digest(("a", b"xy"), ("c", b"z")),
+        digest(("a", b"xy"), ("b", b"y")),
+        digest(("a", b"xybz")),
+    ]
+    assert len(set(digests)) == len(digests)
+    assert digest(("a", b"xy"), ("b", b"z")) == digests[0]
 
 
 def test_whole_files_are_held_out_and_long_enough():

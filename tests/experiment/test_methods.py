@@ -115,6 +115,8 @@ def test_who_takes_the_factor_of_the_cell(text, takes, written):
         ("YaRN(beta_fast=2 * 4)", r"must be a number.*2 \* 4"),
         ("YaRN(beta_fast=1j)", "must be a number"),
         ("YaRN(beta_fast={})", "must be a number"),
+        ("YaRN(beta_fast={[]})", "must be a number"),
+        ("YaRN(\0)", "must hold expressions"),
         ("Rescale(factors=[1, 'a'])", "must be a number"),
         ("Rescale(factors=[1, True])", "must be a number"),
         ("chain(YaRN(), factor=2)", "transforms only"),

@@ -105,6 +105,15 @@ def test_another_config_is_refused_with_what_differs(tmp_path):
     Results(tmp_path, dataclasses.replace(CONFIG, output="elsewhere", seeds=(0, 1))).close()
 
 
+def test_other_text_is_refused(tmp_path):
+    with Results(tmp_path, CONFIG, "aa" * 32) as results:
+        assert results.append(row())["corpus"] == "aa" * 32
+    for other, got in (("bb" * 32, "digest bbbbbbbbbbbb"), (None, "none recorded")):
+        with pytest.raises(ValueError, match=rf"text of .* digest aaaaaaaaaaaa in .*; got {got}: the files"):
+            Results(tmp_path, CONFIG, other)
+    Results(tmp_path, CONFIG, "aa" * 32).close()
+
+
 def test_two_runs_in_one_folder_are_refused(tmp_path):
     with Results(tmp_path, CONFIG) as results:
         results.append(row())
@@ -206,7 +215,7 @@ import sys
 from rope_jax.experiment.config import ExperimentConfig
 from rope_jax.experiment.results import Results
 
-cell = {"phase": "base", "seed": 0, "method": "YaRN()", "factor": 4.0, "metric": "loss", "value": 1.5}
+cell = {"phase": "base", "seed": 0, "method": "YaRN()", "label": "YaRN", "factor": 4.0, "metric": "loss", "value": 1.5}
 with Results(sys.argv[1], ExperimentConfig(name="a")) as results:
     for length in range(1, 1_000_000):
         results.append({**cell, "length": length})

@@ -91,7 +91,7 @@ def _flat_4(entry: Json | None) -> Json:
     scaling = {key: value for key, value in entry.items() if key not in ("rope_theta", "partial_rotary_factor")}
     fields: Json = {
         "rope_theta": entry["rope_theta"],
-        "rope_scaling": scaling if set(scaling) != {"rope_type"} else None,
+        "rope_scaling": scaling if scaling != {"rope_type": "default"} else None,
     }
     if "partial_rotary_factor" in entry:
         fields["partial_rotary_factor"] = entry["partial_rotary_factor"]

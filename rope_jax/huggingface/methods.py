@@ -162,7 +162,8 @@ def yarn_scale(rope: Rope, plain: Any) -> Any:
     formula = formula_scale(plain)
     if explicit is not None:
         # A scale that only repeats what mscale gives leaves the formula in charge.
-        return None if plain.mscale is not None and explicit == formula else explicit
+        deepseek = plain.mscale is not None or plain.mscale_all_dim is not None
+        return None if deepseek and explicit == formula else explicit
     return multiplier * formula
 
 

@@ -34,7 +34,8 @@ def read_layers(config: Fields, family: Family, log: Log, *, by_type: bool, nope
     kinds = types or ("all",) * count
     still = frozenset(kind for kind in kinds if not any(t for k, t in zip(kinds, turning, strict=True) if k == kind))
     still |= nope_types
-    if by_type or (still and types and _window_decides(config, family)):
+    types_decide = family.nope_interval is None and all(t or k in still for k, t in zip(kinds, turning, strict=True))
+    if by_type or (still and types and types_decide):
         return _used(tuple(k if t or k in still else "nope" for k, t in zip(kinds, turning, strict=True)), still)
     if all(turning):
         return _used(("all",) * count, frozenset())

@@ -143,7 +143,7 @@ def test_settings_without_a_field_are_refused(changes: dict[str, Any], message: 
 
 
 def test_partial_widths_survive_the_truncation_of_other_readers() -> None:
-    for head_dim in range(2, 301, 2):
+    for head_dim in (6, 10, 58, 96, 128, 200):
         for rotary_dim in range(2, head_dim, 2):
             fraction = rj.to_huggingface(alone(rj.RopeSpec(rotary_dim, head_dim=head_dim)))["rope_parameters"]
             assert int(head_dim * fraction["partial_rotary_factor"]) == rotary_dim

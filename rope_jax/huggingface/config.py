@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from rope_jax.huggingface.families import Family, family_of
+from rope_jax.huggingface.families import family_of
 from rope_jax.huggingface.grammar import Fields, Log, Rope
 from rope_jax.huggingface.heads import read_axes, read_layout, read_theta, read_widths
 from rope_jax.huggingface.layers import LOCAL, read_layers
@@ -61,34 +62,35 @@ def from_huggingface(source: Mapping[str, Any] | str | os.PathLike[str], *, stri
             log.doubt(
                 f"`{key}` must be absent, since it changes positions in a way that no spec carries; got {raw[key]!r}."
             )
-    rope = read_rope_dict(config, family, model, log)
-    layers = read_layers(config, family, log, by_type=rope.by_type, nope_types=rope.nope_types)
+    settings = read_rope_dict(config, family, model, log)
+    layers = read_layers(config, family, log, by_type=settings.by_type, nope_types=settings.nope_types)
     specs: dict[str, RopeSpec | None] = {}
     groups = sorted(set(layers.groups), key=layers.groups.index)
     turning = [group for group in groups if group not in layers.nope]
     for group in groups:
+        members = tuple(layer for layer, name in enumerate(layers.groups) if name == group)
         prefix = f"{group}." if len(turning) > 1 else ""
+        rope = Rope(Fields({}), Fields({}), config, family, model, log, group, members, prefix)
         if group not in layers.nope:
-            specs[group] = _spec(rope_of(rope, group, config, family, model, log, prefix))
-        elif family.nope_temperature:
-            specs[group] = _still(rope_of(rope, "nope", config, family, model, log, prefix))
+            specs[group] = _spec(rope_of(settings, rope))
         else:
-            specs[group] = None
+            specs[group] = _still(rope_of(settings, rope)) if family.nope_temperature else None
     return ModelRope(specs, layers.groups, log.sources, tuple(log.warnings))
 
 
-def rope_of(rope: RopeDict, group: str, config: Fields, family: Family, model: str, log: Log, prefix: str) -> Rope:
-    """The dict that holds for one layer group."""
-    outer = rope.outer
-    if rope.groups is None:
-        own = Fields({}, "") if group == LOCAL and rope.plain_local else outer
-        return Rope(own, Fields({}), config, family, model, log, group, prefix)
-    if rope.groups.get(group) is None:
+def rope_of(settings: RopeDict, rope: Rope) -> Rope:
+    """The same group with the dict that holds for it."""
+    outer = settings.outer
+    if settings.groups is None:
+        plain = rope.group == LOCAL and settings.plain_local
+        # A sliding layer that the scaling leaves alone still has the dict's base, where it has none of its own.
+        return replace(rope, outer=outer) if plain else replace(rope, own=outer)
+    if settings.groups.get(rope.group) is None:
         raise ValueError(
-            f"`{outer.at(group)}` must be given, since layers of that type exist and the others have theirs; got none. "
-            "Add it, or null for layers that do not rotate."
+            f"`{outer.at(rope.group)}` must be given, since layers of that type exist and the others have theirs; got "
+            "none. Add it, or null for layers that do not rotate."
         )
-    return Rope(rope.groups[group], outer, config, family, model, log, group, prefix)
+    return replace(rope, own=settings.groups[rope.group], outer=outer)
 
 
 def _spec(rope: Rope) -> RopeSpec:

@@ -18,6 +18,8 @@ class Family:
     # Share of the head that turns.
     fraction: float = 1.0
     head_dim: int | None = None
+    # Heads of the global layers.
+    global_head_dim: int | None = None
     # Every `pattern`-th layer is global, the others slide; with `first_global` counted from the first layer on.
     pattern: int | None = None
     first_global: bool = False
@@ -117,7 +119,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(("gemma3", "gemma3_text"), theta=1e6, head_dim=256, pattern=6, local_theta=1e4, plain_local=True),
     Family(("gemma3n", "gemma3n_text"), theta=1e6, head_dim=256, pattern=5, local_theta=1e4, plain_local=True),
-    Family(("gemma4", "gemma4_text"), head_dim=256, pattern=6, rope=_GEMMA4),
+    Family(("gemma4", "gemma4_text"), head_dim=256, global_head_dim=512, pattern=6, rope=_GEMMA4),
     Family(("olmo3",), theta=5e5, pattern=4, plain_local=True),
     Family(("modernbert", "modernbert-decoder"), theta=1.6e5, pattern=3, first_global=True, local_theta=1e4),
     Family(("gpt_oss",), theta=1.5e5, head_dim=64, rope=_GPT_OSS),

@@ -30,6 +30,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     }
 )
+# Other spellings of these stand in for the first and may mean something else beside it (a training length, a block).
+STAND_INS = frozenset(
+    ("max_position_embeddings", "head_dim", "hidden_size", "num_attention_heads", "num_hidden_layers")
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Fields:
         if not keys:
             return None
         first = self.values[keys[0]]
-        for other in keys[1:]:
+        for other in keys[1:] if name not in STAND_INS else ():
             if self.values[other] != first:
                 raise ValueError(
                     f"`{self.at(keys[0])}` and `{self.at(other)}` must agree, being two spellings of one setting; got "
@@ -126,6 +130,8 @@ class Rope:
     model: str
     log: Log
     group: str
+    # Indices of the group's layers.
+    members: tuple[int, ...]
     prefix: str = ""
 
     def note(self, name: str, origin: str) -> None:

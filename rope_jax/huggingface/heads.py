@@ -1,9 +1,10 @@
 """Widths, base, pairing and position streams of a head."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from rope_jax.huggingface.grammar import Rope, check_real
+from rope_jax.huggingface.grammar import Fields, Rope, check_real
 from rope_jax.huggingface.layers import GLOBAL, LOCAL
 from rope_jax.layout import Layout
 from rope_jax.schedule import rotary_width
@@ -99,13 +100,16 @@ def _check_latent(rope: Rope, width: int, fraction: Any, path: str) -> None:
 
 def _head_dim(rope: Rope) -> int:
     wide = rope.config.integer("global_head_dim") if rope.group == GLOBAL else None
-    found = wide or rope.config.integer("head_dim")
+    default = rope.family.global_head_dim if rope.group == GLOBAL else None
+    found = _own_head_dim(rope) or wide
+    if found is None and default is None:
+        found, default = rope.config.integer("head_dim"), rope.family.head_dim
     if found is not None:
         rope.note("head_dim", found[1])
         return found[0]
-    if rope.family.head_dim is not None:
+    if default is not None:
         rope.note("head_dim", f"default of {rope.model}")
-        return rope.family.head_dim
+        return default
     hidden, heads = (rope.config.required_integer(key) for key in ("hidden_size", "num_attention_heads"))
     if hidden % heads:
         raise ValueError(
@@ -114,6 +118,21 @@ def _head_dim(rope: Rope) -> int:
         )
     rope.note("head_dim", "hidden_size / num_attention_heads")
     return hidden // heads
+
+
+def _own_head_dim(rope: Rope) -> tuple[int, str] | None:
+    """The width that the file states layer by layer, which must be one for the group."""
+    found = rope.config.find("per_layer_config")
+    if found is None or not isinstance(found[0], Mapping):
+        return None
+    overrides = {int(layer): Fields(values, f"{found[1]}.{layer}") for layer, values in found[0].items()}
+    widths = [overrides[layer].integer("head_dim") if layer in overrides else None for layer in rope.members]
+    if len({width and width[0] for width in widths}) > 1:
+        raise ValueError(
+            f"`{found[1]}` must give the layers that turn alike heads of one width; got {widths} for {rope.group}. "
+            "Name their layer types apart."
+        )
+    return widths[0]
 
 
 def read_layout(rope: Rope) -> Layout:

@@ -1,213 +1,14 @@
 """Real configurations, cut down to what bears on the rotation, and the right answer for each."""
 
+import json
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
-PHI_SHORT = [1.0, 1.02, 1.03, 1.05]
-PHI_LONG = [1.08, 1.6, 24.46, 64.8]
+import rope_jax as rj
 
 CONFIGS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
-    {
-        "llama-2": {
-            "model_type": "llama",
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "num_hidden_layers": 2,
-            "max_position_embeddings": 4096,
-            "rope_scaling": None,
-        },
-        "llama-3.2-1b": {
-            "model_type": "llama",
-            "head_dim": 64,
-            "num_hidden_layers": 2,
-            "max_position_embeddings": 131072,
-            "rope_theta": 500000.0,
-            "rope_scaling": {
-                "factor": 32.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 8192,
-                "rope_type": "llama3",
-            },
-        },
-        "qwen2.5-yarn": {
-            "model_type": "qwen2",
-            "hidden_size": 3584,
-            "num_attention_heads": 28,
-            "num_hidden_layers": 2,
-            "max_position_embeddings": 32768,
-            "rope_theta": 1000000.0,
-            "rope_scaling": {"factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn"},
-        },
-        "gpt-oss": {
-            "model_type": "gpt_oss",
-            "head_dim": 64,
-            "num_hidden_layers": 2,
-            "max_position_embeddings": 131072,
-            "rope_theta": 150000,
-            "rope_scaling": {
-                "rope_type": "yarn",
-                "factor": 32.0,
-                "beta_fast": 32.0,
-                "beta_slow": 1.0,
-                "truncate": False,
-                "original_max_position_embeddings": 4096,
-            },
-        },
-        "phi-4-mini": {
-            "model_type": "phi3",
-            "hidden_size": 64,
-            "num_attention_heads": 8,
-            "num_hidden_layers": 2,
-            "max_position_embeddings": 131072,
-            "original_max_position_embeddings": 4096,
-            "rope_theta": 10000.0,
-            "rope_scaling": {"type": "longrope", "short_factor": PHI_SHORT, "long_factor": PHI_LONG},
-        },
-        "deepseek-v2": {
-            "model_type": "deepseek_v2",
-            "num_hidden_layers": 2,
-            "qk_nope_head_dim": 128,
-            "qk_rope_head_dim": 64,
-            "max_position_embeddings": 163840,
-            "rope_theta": 10000,
-            "rope_scaling": {
-                "beta_fast": 32,
-                "beta_slow": 1,
-                "factor": 40,
-                "mscale": 0.707,
-                "mscale_all_dim": 0.707,
-                "original_max_position_embeddings": 4096,
-                "type": "yarn",
-            },
-        },
-        "gemma-3": {
-            "model_type": "gemma3_text",
-            "hidden_size": 2560,
-            "head_dim": 256,
-            "num_hidden_layers": 6,
-            "max_position_embeddings": 131072,
-            "rope_theta": 1000000.0,
-            "rope_local_base_freq": 10000.0,
-            "sliding_window_pattern": 6,
-            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-        },
-        "pythia": {
-            "model_type": "gpt_neox",
-            "hidden_size": 2048,
-            "num_attention_heads": 8,
-            "num_hidden_layers": 2,
-            "max_position_embeddings": 2048,
-            "rotary_pct": 0.25,
-            "rotary_emb_base": 10000,
-        },
-        "smollm3": {
-            "model_type": "smollm3",
-            "hidden_size": 2048,
-            "num_attention_heads": 16,
-            "num_hidden_layers": 4,
-            "rope_theta": 5000000.0,
-            "no_rope_layers": [1, 1, 1, 0],
-            "rope_scaling": None,
-        },
-        "internlm2": {
-            "model_type": "internlm2",
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "num_hidden_layers": 2,
-            "max_position_embeddings": 32768,
-            "rope_theta": 1000000,
-            "rope_scaling": {"type": "dynamic", "factor": 2.0},
-        },
-        "qwen2-vl": {
-            "model_type": "qwen2_vl",
-            "hidden_size": 3584,
-            "num_attention_heads": 28,
-            "num_hidden_layers": 2,
-            "rope_theta": 1000000.0,
-            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
-        },
-        "qwen3-vl": {
-            "model_type": "qwen3_vl_text",
-            "head_dim": 128,
-            "num_hidden_layers": 2,
-            "rope_theta": 5000000.0,
-            "rope_scaling": {"rope_type": "default", "mrope_section": [24, 20, 20], "mrope_interleaved": True},
-        },
-        "qwen3-v5": {
-            "model_type": "qwen3",
-            "head_dim": 128,
-            "num_hidden_layers": 2,
-            "rope_parameters": {"rope_theta": 10000000, "rope_type": "default"},
-        },
-        "cohere2": {
-            "model_type": "cohere2",
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "num_hidden_layers": 4,
-            "rope_theta": 50000,
-            "rotary_pct": 1.0,
-            "sliding_window_pattern": 4,
-            "position_embedding_type": "rope_gptj",
-        },
-        "gemma-4": {
-            "model_type": "gemma4_text",
-            "head_dim": 256,
-            "global_head_dim": 512,
-            "num_hidden_layers": 2,
-            "layer_types": ["sliding_attention", "full_attention"],
-            "rope_parameters": {
-                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
-            },
-        },
-        "olmo-3": {
-            "model_type": "olmo3",
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "num_hidden_layers": 4,
-            "max_position_embeddings": 65536,
-            "rope_theta": 500000,
-            "rope_scaling": {
-                "rope_type": "yarn",
-                "factor": 8.0,
-                "original_max_position_embeddings": 8192,
-                "attention_factor": 1.2079441541679836,
-                "beta_fast": 32,
-                "beta_slow": 1,
-            },
-            "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
-        },
-        "ministral-3": {
-            "model_type": "ministral3",
-            "head_dim": 128,
-            "num_hidden_layers": 2,
-            "max_position_embeddings": 262144,
-            "rope_parameters": {
-                "type": "yarn",
-                "rope_type": "yarn",
-                "rope_theta": 1e6,
-                "factor": 16.0,
-                "original_max_position_embeddings": 16384,
-                "max_position_embeddings": 262144,
-                "beta_fast": 32.0,
-                "beta_slow": 1.0,
-                "mscale": 1.0,
-                "mscale_all_dim": 1.0,
-                "llama_4_scaling_beta": 0.1,
-            },
-        },
-        "llama-4": {
-            "model_type": "llama4_text",
-            "head_dim": 128,
-            "num_hidden_layers": 4,
-            "rope_theta": 500000.0,
-            "no_rope_layers": [],
-            "attn_temperature_tuning": 4,
-            "attn_scale": 0.1,
-            "floor_scale": 8192,
-        },
-    }
+    json.loads((Path(__file__).parent / "models.json").read_text(encoding="utf-8"))
 )
 
 # group, width, head, layout, attention scale, softmax scale, and the frequencies of some pairs (float64, independent).
@@ -247,3 +48,10 @@ EXPECTED: MappingProxyType[str, tuple[tuple[Any, ...], ...]] = MappingProxyType(
 )
 # What length-dependent configurations were asked at.
 LENGTHS: MappingProxyType[str, int] = MappingProxyType({"internlm2": 65536, "phi-4-mini": 4097})
+FIELDS = ("rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq", "rotary_pct", "rotary_emb_base")
+
+
+def merged(config: dict[str, Any], rope: rj.ModelRope, version: Literal[4, 5]) -> dict[str, Any]:
+    """The configuration with its rope fields replaced by the exported ones, once through JSON."""
+    fields = json.loads(json.dumps(rj.to_huggingface(rope, version=version)))
+    return {key: value for key, value in config.items() if key not in FIELDS} | fields

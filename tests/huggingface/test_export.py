@@ -1,6 +1,5 @@
 """Writing configurations: what comes back is what left."""
 
-import json
 from typing import Any, Literal
 
 import numpy as np
@@ -8,17 +7,10 @@ import pytest
 
 import rope_jax as rj
 from rope_jax.huggingface import Llama4QueryScale, Mistral3QueryScale
-from tests.huggingface.configs import CONFIGS
+from tests.huggingface.configs import CONFIGS, merged
 
-FIELDS = ("rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq", "rotary_pct", "rotary_emb_base")
-LENGTH = 5000
 BASE: dict[str, Any] = {"model_type": "llama", "head_dim": 64, "num_hidden_layers": 1, "max_position_embeddings": 65536}
 VERSIONS: tuple[Literal[4, 5], ...] = (4, 5)
-
-
-def merged(base: dict[str, Any], rope: rj.ModelRope, version: Literal[4, 5]) -> dict[str, Any]:
-    fields = json.loads(json.dumps(rj.to_huggingface(rope, version=version)))
-    return {key: value for key, value in base.items() if key not in FIELDS} | fields
 
 
 def alone(spec: rj.RopeSpec) -> rj.ModelRope:

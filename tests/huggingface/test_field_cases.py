@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rope_jax as rj
-from tests.huggingface.configs import CONFIGS, PHI_LONG, PHI_SHORT
+from tests.huggingface.configs import CONFIGS
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -106,7 +106,7 @@ def test_scale_of_longrope_is_at_least_one(longest: int, scale: float) -> None:
 
 @pytest.mark.parametrize("kind", [{"type": "su"}, {"type": "yarn"}, {"type": "su", "rope_type": "longrope"}])
 def test_old_names_of_longrope(kind: dict[str, str]) -> None:
-    lists = {"short_factor": PHI_SHORT, "long_factor": PHI_LONG}
+    lists = {key: CONFIGS["phi-4-mini"]["rope_scaling"][key] for key in ("short_factor", "long_factor")}
     assert spec_of(CONFIGS["phi-4-mini"] | {"rope_scaling": kind | lists}) == spec_of(CONFIGS["phi-4-mini"])
 
 

@@ -211,6 +211,31 @@ def test_a_null_dict_of_a_layer_type_is_no_rotation() -> None:
     assert (again.specs, again.layer_groups) == (rope.specs, rope.layer_groups)
 
 
+def test_heads_of_two_widths() -> None:
+    lean = {key: value for key, value in CONFIGS["gemma-4"].items() if key != "global_head_dim"}
+    expected = rj.from_huggingface(CONFIGS["gemma-4"])
+    for config in (lean, lean | {"per_layer_config": {"1": {"head_dim": 512}}}):
+        assert rj.from_huggingface(config).specs == expected.specs
+    mixed = lean | {"num_hidden_layers": 3, "layer_types": [*lean["layer_types"], "full_attention"]}
+    with pytest.raises(ValueError, match="`per_layer_config` must give the layers that turn alike heads of one width"):
+        rj.from_huggingface(mixed | {"per_layer_config": {"1": {"head_dim": 512}}})
+
+
+def test_sliding_layers_that_the_scaling_leaves_alone_keep_the_base() -> None:
+    kept = {key: value for key, value in CONFIGS["olmo-3"].items() if key not in ("rope_theta", "rope_scaling")}
+    flat = kept | {"rope_parameters": CONFIGS["olmo-3"]["rope_scaling"] | {"rope_theta": 3e5}}
+    rope = rj.from_huggingface(flat)
+    assert rope.specs["sliding_attention"] == rj.RopeSpec(128, theta=3e5)
+    full = rope.specs["full_attention"]
+    assert full is not None and full.theta == 3e5 and isinstance(full.transform, rj.YaRN)
+
+
+def test_two_lengths_of_a_file_are_no_contradiction() -> None:
+    config = BARE | {"model_type": "qwen", "seq_length": 8192, "max_position_embeddings": 32768}
+    spec = rj.from_huggingface(config | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}).specs["all"]
+    assert spec is not None and spec.transform == rj.DynamicNTK(factor=2.0, original_length=32768)
+
+
 def test_widths_of_latent_attention_are_those_of_the_rotated_tensor() -> None:
     config = {"model_type": "mistral4", "num_hidden_layers": 1, "qk_rope_head_dim": 64, "qk_nope_head_dim": 64}
     spec = rj.from_huggingface(config | {"max_position_embeddings": 2**20}).specs["all"]

@@ -1,14 +1,16 @@
 """Configurations as they are published, against the right answer for each."""
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rope_jax as rj
-from tests.huggingface.configs import CONFIGS, EXPECTED, LENGTHS
+from tests.huggingface.configs import CONFIGS, EXPECTED, LENGTHS, merged
+
+VERSIONS: tuple[Literal[4, 5], ...] = (4, 5)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -59,6 +61,9 @@ def test_every_collected_configuration(shared: Any) -> None:
         rope = rj.from_huggingface(case["config"])
         for expected in case["expect"]:
             _check(expected, rope)
+        for version in VERSIONS:
+            again = rj.from_huggingface(merged(case["config"], rope, version))
+            assert (again.specs, again.layer_groups) == (rope.specs, rope.layer_groups)
 
 
 def test_position_streams_of_pairs() -> None:

@@ -1,6 +1,5 @@
 """Exported configurations: transformers must build the same frequencies from them as their spec does."""
 
-import importlib
 from typing import Any, Literal
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 
 import rope_jax as rj
 from tests.huggingface.configs import CONFIGS
+from tests.parity.test_transformers_families import embedding
 
 pytest.importorskip("torch", reason="the parity extra is not installed: torch")
 pytest.importorskip("transformers", reason="the parity extra is not installed: transformers")
@@ -48,18 +48,6 @@ def theirs(config: Any, length: int) -> tuple[np.ndarray, float]:
     else:
         inv_freq, scale = ROPE_INIT_FUNCTIONS[rope_type](config, "cpu", seq_len=length)
     return inv_freq.double().numpy(), float(scale)
-
-
-def embedding(config: Any) -> Any:
-    """The rotary module of the language model, as the model builds it."""
-    name = config.model_type.removesuffix("_text")
-    module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
-    (kind,) = {
-        value
-        for key, value in vars(module).items()
-        if key.endswith("RotaryEmbedding") and "Vision" not in key and value.__module__ == module.__name__
-    }
-    return kind(config)
 
 
 def agree(spec: rj.RopeSpec, inv_freq: np.ndarray, scale: float, length: int) -> None:

@@ -1,10 +1,12 @@
 """Transforms as rope types."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import numpy as np
 
 from rope_jax.huggingface.methods import deepseek_softmax_scale, formula_scale
@@ -39,14 +41,22 @@ def export_method(spec: RopeSpec) -> Exported:
     """The rope type of a spec's transform, or its schedule as LongRoPE lists."""
     transform = spec.transform
     allowed = deepseek_softmax_scale(transform) if isinstance(transform, YaRN) else 1.0
-    if spec.softmax_scale not in (1.0, allowed):
+    if not any(math.isclose(spec.softmax_scale, scale, rel_tol=1e-6) for scale in (1.0, allowed)):
         raise ValueError(
             f"`softmax_scale` must be 1, or what `mscale_all_dim` of YaRN gives; got {spec.softmax_scale}. "
             "Configurations have no field for it."
         )
     write = WRITERS.get(type(transform))
     exported = write(spec) if write is not None else None
-    return _lists(spec) if exported is None else exported
+    exported = _lists(spec) if exported is None else exported
+    return replace(exported, fields={key: _json(value) for key, value in exported.fields.items()})
+
+
+def _json(value: Any) -> Any:
+    """Arrays and tuples as lists, array scalars as numbers: parameters may have been searched for or learned."""
+    if isinstance(value, list | tuple):
+        return [_json(entry) for entry in value]
+    return value.tolist() if isinstance(value, jax.Array | np.ndarray | np.generic) else value
 
 
 def _identity(spec: RopeSpec) -> Exported:
@@ -97,8 +107,8 @@ def _longrope(spec: RopeSpec) -> Exported:
     method = spec.transform
     assert isinstance(method, LongRoPE)
     fields = {
-        "short_factor": list(method.short_factors),
-        "long_factor": list(method.long_factors),
+        "short_factor": method.short_factors,
+        "long_factor": method.long_factors,
         "factor": method.factor,
         "original_max_position_embeddings": method.original_length,
     }

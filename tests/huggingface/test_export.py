@@ -1,7 +1,9 @@
 """Writing configurations: what comes back is what left."""
 
+import json
 from typing import Any, Literal
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -139,6 +141,15 @@ def test_partial_widths_survive_the_truncation_of_other_readers() -> None:
         for rotary_dim in range(2, head_dim, 2):
             fraction = rj.to_huggingface(alone(rj.RopeSpec(rotary_dim, head_dim=head_dim)))["rope_parameters"]
             assert int(head_dim * fraction["partial_rotary_factor"]) == rotary_dim
+
+
+def test_parameters_that_are_arrays_leave_as_numbers() -> None:
+    found = jnp.arange(1.0, 33.0)
+    method = rj.LongRoPE(short_factors=found, long_factors=2 * found, original_length=4096, factor=jnp.float32(8.0))
+    entry = json.loads(json.dumps(rj.to_huggingface(alone(rj.RopeSpec(64, transform=method)))))["rope_parameters"]
+    assert entry["short_factor"] == list(range(1, 33)) and entry["factor"] == 8.0
+    entry = rj.to_huggingface(alone(rj.RopeSpec(64, transform=rj.Rescale(factors=found))))["rope_parameters"]
+    np.testing.assert_allclose(entry["long_factor"], np.arange(1, 33), rtol=1e-14)
 
 
 def test_dynamic_ntk_states_where_it_starts() -> None:

@@ -19,6 +19,7 @@ from rope_jax.scaling import Drop, YaRN
 from rope_jax.spec import ModelRope, RopeSpec
 
 READ: Mapping[str, Method] = MappingProxyType({**METHODS, "longrope": Method(longrope, LONGROPE_KEYS)})
+ALL_KEYS = frozenset(key for method in READ.values() for key in method.keys)
 # Settings of the whole model that change how positions are used, and that no spec can carry.
 UNREAD = ("use_dynamic_ntk", "use_logn_attn", "dual_chunk_attention_config", "rotary_scaling_factor")
 
@@ -96,7 +97,7 @@ def rope_of(settings: RopeDict, rope: Rope) -> Rope:
 def _spec(rope: Rope) -> RopeSpec:
     rope_type = read_type(rope, READ)
     method = READ[rope_type]
-    rope.refuse_unknown(rope_type, (*SHARED, *method.keys))
+    rope.refuse_unknown(rope_type, (*SHARED, *method.keys), ALL_KEYS)
     theta = read_theta(rope)
     rotary_dim, head_dim = read_widths(rope, whole=method.whole)
     transform = method.build(rope, rotary_dim // 2)

@@ -166,11 +166,11 @@ class Rope:
                 self.log.warn(f"`{path}` is {value!r}, but `{known[0][1]}` is {known[0][0]!r}; the latter is used.")
         return known[0] if known else None
 
-    def refuse_unknown(self, rope_type: str, keys: tuple[str, ...]) -> None:
-        """Doubt keys of the rope dict that its method does not have."""
+    def refuse_unknown(self, rope_type: str, keys: tuple[str, ...], others: frozenset[str]) -> None:
+        """Doubt keys of the rope dict that its method does not have; null is absence for keys of `others`."""
         spellings = {alias for key in keys for alias in (key, *ALIASES.get(key, ()))}
         for key, value in self.own.values.items():
-            if key in spellings:
+            if key in spellings or (value is None and key in others):
                 continue
             near = get_close_matches(key, sorted(spellings), n=1)
             cure = f"Did you mean `{near[0]}`?" if near else "Remove it, or build the ModelRope by hand."

@@ -35,6 +35,8 @@ def longrope(rope: Rope, pairs: int) -> FrequencyTransform:
                 f"{multiplier} and {scale}. Remove one."
             )
         scale = multiplier * math.sqrt(1 + math.log(factor) / math.log(length))
+    if scale is None:
+        rope.note("attention_scale", "formula of longrope")
     return LongRoPE(
         short_factors=short, long_factors=long, original_length=length, factor=factor, attention_scale=scale
     )

@@ -165,7 +165,9 @@ def test_spellings_of_one_scaling(values: dict[str, Any]) -> None:
     assert bool(rj.from_huggingface(scaled(**values)).warnings) == (values == {"factor": 2.0})
 
 
-@pytest.mark.parametrize("values", [None, {}, {"rope_type": "default"}, {"type": "default"}, {"rope_theta": 1e4}])
+@pytest.mark.parametrize(
+    "values", [None, {}, {"rope_type": "default"}, {"type": "default", "factor": None}, {"rope_theta": 1e4}]
+)
 def test_spellings_of_no_scaling(values: Any) -> None:
     for key in ("rope_scaling", "rope_parameters"):
         assert spec_of(LLAMA | {key: values}) == rj.RopeSpec(64, theta=1e4)

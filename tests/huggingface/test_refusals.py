@@ -108,6 +108,7 @@ def test_what_can_not_be_read(config: dict[str, Any], message: str, strict: bool
 
 
 DOUBTFUL = (
+    (scaled({"rope_type": "default"}, factr=None), r"`rope_scaling\.factr` must be a key.*got None"),
     (scaled(YARN, beta_fats=32), r"`rope_scaling\.beta_fats` must be a key.*got 32.*Did you mean `beta_fast`"),
     (
         scaled({"rope_type": "default"}, factor=2.0),

@@ -12,6 +12,10 @@ from typing import Any
 # Attention
 from rope_jax.attention import attend as attend
 
+# Hugging Face configurations
+from rope_jax.huggingface import from_huggingface as from_huggingface
+from rope_jax.huggingface import to_huggingface as to_huggingface
+
 # Layouts of channel pairs
 from rope_jax.layout import convert_layout as convert_layout
 

@@ -67,8 +67,8 @@ PUBLIC = (
     *("AttentionTemperature", "BaseChange", "ClippedRoPE", "Drop", "DynamicNTK", "DynamicYaRN", "FrequencySchedule"),
     *("FrequencyTransform", "Identity", "LongRoPE", "Llama3", "ModelRope", "NTKAware", "NTKByParts"),
     *("PositionInterpolation", "Proportional", "Rescale", "Resonance", "RopeSpec", "RotaryTable", "YaRN", "attend"),
-    *("chain", "check_positions", "convert_layout", "geometric_schedule", "lengths", "packed_positions"),
-    *("padded_positions", "rotary_table", "rotary_width", "rotate", "unrotate"),
+    *("chain", "check_positions", "convert_layout", "from_huggingface", "geometric_schedule", "lengths"),
+    *("packed_positions", "padded_positions", "rotary_table", "rotary_width", "rotate", "to_huggingface", "unrotate"),
 )
 FILE_LINES = 250
 FUNCTION_LINES = 60

@@ -116,8 +116,13 @@ def check_options(options: YaRN | DynamicYaRN) -> None:
     check_number("beta_fast", options.beta_fast, "above 0 turns", lambda v: v > 0)
     check_number("beta_slow", options.beta_slow, "above 0 turns", lambda v: v > 0)
     fast, slow = options.beta_fast, options.beta_slow
-    if isinstance(fast, (int, float)) and isinstance(slow, (int, float)) and fast <= slow:
-        raise ValueError(f"`beta_fast` must be above `beta_slow`; got {fast} and {slow}. Fast pairs make more turns.")
+    known = isinstance(fast, (int, float)) and isinstance(slow, (int, float))
+    # Equal turns leave a step in the index ramp, as released checkpoints have it; in turns there is no ramp then.
+    if known and (fast < slow or (fast == slow and options.ramp == "turns")):
+        raise ValueError(
+            f"`beta_fast` must be above `beta_slow`, or equal to it in the index ramp; got {fast} and {slow}. "
+            "Fast pairs make more turns."
+        )
     if not isinstance(options.truncate, bool):
         raise TypeError(f"`truncate` must be True or False; got {options.truncate!r}.")
     if options.ramp not in ("index", "turns"):

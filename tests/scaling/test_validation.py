@@ -33,8 +33,8 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "theta": (0, 1.0, -1e4, math.nan, math.inf, True, "1e4", None),
     "alpha": (-1, math.nan, True, "1"),
     "beta": (1, 0, math.nan, True, "32"),
-    "beta_fast": (1, 0.5, 0, math.nan, True, "32"),
-    "beta_slow": (32, 0, -1, math.nan, True, "1"),
+    "beta_fast": (0.5, 0, math.nan, True, "32"),
+    "beta_slow": (33, 0, -1, math.nan, True, "1"),
     "low_freq_factor": (4, 5, -1, math.nan, True, "1"),
     "high_freq_factor": (1, 0.5, math.nan, True, "4"),
     "attention_scale": (0, 0.0, -1.0, math.nan, math.inf, True, "1"),
@@ -72,6 +72,17 @@ def test_every_known_number_is_checked(name, argument, value):
         else value
     )
     assert f"{shown}" in message
+
+
+@pytest.mark.parametrize("method", [rj.YaRN, rj.DynamicYaRN])
+def test_equal_turns_are_a_step_in_the_index_ramp_and_nothing_in_turns(method):
+    fields = {"factor": 32.0, "original_length": 4096, "beta_fast": 1.0, "beta_slow": 1.0}
+    plain = rj.geometric_schedule(64, theta=50_000.0)
+    ratio = method(**fields)(plain, length=4096).float64() / plain.float64()
+    # One turn lies at pair 19.2: up to 19 pairs are kept, from 20 on divided.
+    np.testing.assert_allclose(ratio, np.where(np.arange(32) < 20, 1.0, 1 / 32), rtol=1e-14)
+    with pytest.raises(ValueError, match="`beta_fast` must be above"):
+        method(**fields, ramp="turns")
 
 
 def test_the_valid_settings_are_valid():

@@ -28,7 +28,11 @@ def _interrupt_afterwards() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if held:
+        if held and callable(handler):
+            # Called rather than raised again: a signal may come through in a garbage-collection callback, which
+            # swallows the exception.
+            handler(held[-1], None)
+        elif held:
             signal.raise_signal(signal.SIGINT)
 
 

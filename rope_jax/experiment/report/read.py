@@ -1,19 +1,15 @@
 """The rows of results.jsonl as they were written, and a word on every row that is not shown."""
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rope_jax.experiment.results import FILE
+from rope_jax.experiment.results import FILE, parse_rows
 
 Row = dict[str, Any]
 
 METRICS = ("loss", "truncated_loss", "passkey_accuracy", "training")
-STAMP = ("key", "config_hash", "config", "task", "trained_length")
-REQUIRED = (*STAMP, "phase", "method", "label", "factor", "length", "seed", "metric")
 
 
 class ResultsError(ValueError):
@@ -55,10 +51,11 @@ def read_run(path: Path) -> Run:
     if not path.is_file():
         raise ResultsError(f"`{FILE}` must exist; got no file at {path}. Run the sweep first.")
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ResultsError(f"`{FILE}` must be UTF-8 text; got {error.reason} in {path}. Sweep again.") from None
-    rows, notes = _parse(text, path)
+        rows = parse_rows(path)
+    except ValueError as error:
+        raise ResultsError(str(error)) from None
+    torn = not path.read_bytes().endswith(b"\n")
+    notes = ["The last line of the file was cut off by a stopped run; its cell is not shown."] if torn else []
     if not rows:
         raise ResultsError(f"`{FILE}` must hold at least one row; got none in {path}. Run the sweep first.")
     return settle(rows, notes)
@@ -85,34 +82,3 @@ def settle(rows: Sequence[Row], notes: Sequence[str] = ()) -> Run:
 
 def _rows(number: int) -> str:
     return f"{number} row{'' if number == 1 else 's'}"
-
-
-def _parse(text: str, path: Path) -> tuple[list[Row], list[str]]:
-    rows: list[Row] = []
-    whole, _, torn = text.rpartition("\n")  # what follows the last line end is half a row of a stopped run
-    for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ResultsError(_complaint("one JSON object a line", error.msg, number, path)) from None
-        rows.append(_checked(row, number, path))
-    return rows, ["The last line of the file was cut off by a stopped run; its cell is not shown."] if torn else []
-
-
-def _checked(row: Any, number: int, path: Path) -> Row:
-    if not isinstance(row, dict):
-        raise ResultsError(_complaint("one JSON object a line", f"a {type(row).__name__}", number, path))
-    required = REQUIRED if "error" in row else (*REQUIRED, "value")
-    missing = [name for name in required if name not in row]
-    if missing:
-        raise ResultsError(_complaint(f"`{missing[0]}` in every row", "a row without it", number, path))
-    if "error" in row:
-        return row
-    value = row["value"]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ResultsError(_complaint("a finite number as `value`", repr(value), number, path))
-    return row
-
-
-def _complaint(rule: str, got: str, number: int, path: Path) -> str:
-    return f"`{FILE}` must hold {rule}; got {got} on line {number} of {path}. Delete that line and sweep again."

@@ -33,7 +33,7 @@ class ModelConfig:
     """Key and value heads, a divisor of `heads`."""
     head_dim: int = 32
     mlp: int = 352
-    """Hidden width of SwiGLU."""
+    """Hidden width of the MLP."""
     rotary_fraction: float = 1.0
     """Share of every head that turns; the rest passes through."""
     theta: float = 10_000.0

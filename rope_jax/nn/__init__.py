@@ -2,10 +2,10 @@
 
 # Building blocks
 from rope_jax.nn.attention import RotaryAttention as RotaryAttention
-from rope_jax.nn.cache import KVCache as KVCache
 
 # Configurations
-from rope_jax.nn.config import AttentionConfig as AttentionConfig
+from rope_jax.nn.attention_config import AttentionConfig as AttentionConfig
+from rope_jax.nn.cache import KVCache as KVCache
 from rope_jax.nn.config import DecoderConfig as DecoderConfig
 
 # Models

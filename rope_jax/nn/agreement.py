@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from rope_jax.nn.attention_config import AttentionConfig
 from rope_jax.nn.cache import KVCache
-from rope_jax.nn.config import AttentionConfig
 
 
 def check_cache(

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Integer
 
 from rope_jax.attention import attend
 from rope_jax.nn.agreement import check_cache
+from rope_jax.nn.attention_config import AttentionConfig
 from rope_jax.nn.cache import KVCache
-from rope_jax.nn.config import AttentionConfig
 from rope_jax.nn.layers import Dense, RMSNorm
 from rope_jax.nn.schedules import ScheduleLike, by_group
 from rope_jax.positions import check_positions
@@ -37,14 +37,14 @@ class RotaryAttention(nnx.Module):
     """
 
     def __init__(self, config: AttentionConfig, *, rngs: nnx.Rngs) -> None:
-        width, bias = config.head_width, config.bias
+        width, inner, bias = config.head_width, "qkv" in config.biased, "out" in config.biased
         self.config = config
-        self.query = Dense(config.embed, config.heads * width, bias=bias, rngs=rngs)
-        self.key = Dense(config.embed, config.kv_count * width, bias=bias, rngs=rngs)
-        self.value = Dense(config.embed, config.kv_count * width, bias=bias, rngs=rngs)
+        self.query = Dense(config.embed, config.heads * width, bias=inner, rngs=rngs)
+        self.key = Dense(config.embed, config.kv_count * width, bias=inner, rngs=rngs)
+        self.value = Dense(config.embed, config.kv_count * width, bias=inner, rngs=rngs)
         self.out = Dense(config.heads * width, config.embed, bias=bias, rngs=rngs)
-        self.query_norm = RMSNorm(width) if config.qk_norm else None
-        self.key_norm = RMSNorm(width) if config.qk_norm else None
+        self.query_norm = RMSNorm(width * config.normed_heads[0], config.norm_epsilon) if config.qk_norm else None
+        self.key_norm = RMSNorm(width * config.normed_heads[1], config.norm_epsilon) if config.qk_norm else None
         self.sinks = nnx.Param(jnp.zeros(config.heads, jnp.float32)) if config.sinks else None
 
     def __call__(
@@ -112,15 +112,17 @@ class RotaryAttention(nnx.Module):
 
     def project(self, x: Float[Array, "batch seq embed"]) -> tuple[Array, Array, Array]:
         """Queries, keys and values [batch, seq, heads or kv_heads, head_dim], normalised and not yet rotated."""
-        batch, seq, _ = x.shape
-        width = self.config.head_width
-        q = self.query(x).reshape(batch, seq, self.config.heads, width)
-        k = self.key(x).reshape(batch, seq, self.config.kv_count, width)
-        v = self.value(x).reshape(batch, seq, self.config.kv_count, width)
+
+        def split(part: Array) -> Array:
+            return part.reshape(*x.shape[:2], -1, self.config.head_width)
+
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        if self.config.qk_norm != "full":
+            q, k = split(q), split(k)
         # Before the rotation: a norm after it would take the attention scale out again.
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
-        return q, k, v
+        return split(q), split(k), split(v)
 
     def read(
         self,
@@ -140,8 +142,9 @@ class RotaryAttention(nnx.Module):
             q_segments=segments,
             kv_segments=segments,
             window=self.config.window if window is None else window,
+            scale=self.config.scale,
             softcap=self.config.softcap,
-            sinks=None if self.sinks is None else self.sinks[...],
+            sinks=None if self.sinks is None else self.sinks[...].astype(jnp.float32),
             backend=self.config.backend,
             **rest,
         )

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from rope_jax.nn.attention import RotaryAttention
 from rope_jax.nn.config import DecoderConfig
-from rope_jax.nn.layers import RMSNorm, SwiGLU
+from rope_jax.nn.layers import MLP, LayerNorm, RMSNorm
 from rope_jax.nn.schedules import stacked
 from rope_jax.nn.slots import Slots, written
 from rope_jax.rotation import rotate
@@ -25,13 +25,32 @@ Tables = tuple[RotaryTable, ...] | None
 
 
 class Block(nnx.Module):
-    """One layer: x + attention(norm(x)), then that + SwiGLU(norm(that))."""
+    """One layer: x + attention(norm(x)), then that + mlp(norm(that)).
+
+    A norm stands before the sublayer, after it, or both, by `norm_placement`; the absent ones are None.
+    """
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        self.attention_norm = RMSNorm(config.embed)
+        before, after = config.norm_placement != "post", config.norm_placement != "pre"
+        self.attention_norm = make_norm(config) if before else None
         self.attention = RotaryAttention(config.attention, rngs=rngs)
-        self.mlp_norm = RMSNorm(config.embed)
-        self.mlp = SwiGLU(config.embed, config.mlp_width, bias=config.bias, rngs=rngs)
+        self.attention_post_norm = make_norm(config) if after else None
+        self.mlp_norm = make_norm(config) if before else None
+        self.mlp = MLP(
+            config.embed,
+            config.mlp_width,
+            activation=config.activation,
+            gated=config.gated,
+            bias="mlp" in config.biased,
+            rngs=rngs,
+        )
+        self.mlp_post_norm = make_norm(config) if after else None
+
+
+def make_norm(config: DecoderConfig) -> RMSNorm | LayerNorm:
+    """The norm of the residual stream."""
+    kind = LayerNorm if config.norm == "layer" else RMSNorm
+    return kind(config.embed, config.norm_epsilon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +86,7 @@ def run_layers(
     def layer(carry: tuple[Array, Any], item: tuple[Block, Array, Array]) -> tuple[tuple[Array, Any], None]:
         x, store = carry
         block, index, group = item
-        q, k, v = block.attention.project(block.attention_norm(x))
+        q, k, v = block.attention.project(_normed(block.attention_norm, x))
         q = turn(q, new, group)
         if tokens.held is None:
             k = turn(k, new, group)
@@ -75,14 +94,20 @@ def run_layers(
             store = tuple(written(s, n, tokens.slots, index) for s, n in zip(store, (k, v), strict=True))
             k, v = (jax.lax.dynamic_index_in_dim(s, index, keepdims=False).astype(x.dtype) for s in store)
         k = turn(k, held, group)
-        x = x + block.attention.read(q, k, v, window=window(group), **tokens.mask)
-        return (x + block.mlp(block.mlp_norm(x)), store), None
+        attended = block.attention.read(q, k, v, window=window(group), **tokens.mask)
+        attended = x + _normed(block.attention_post_norm, attended)
+        fed = block.mlp(_normed(block.mlp_norm, x if config.parallel else attended))
+        return (attended + _normed(block.mlp_post_norm, fed), store), None
 
     groups = np.array([config.groups.index(group) for group in config.layer_groups], np.int32)
     items = (blocks, jnp.arange(config.layers, dtype=jnp.int32), jnp.asarray(groups))
     step = jax.checkpoint(layer) if config.remat else layer
     (x, store), _ = jax.lax.scan(step, (x, store), items, unroll=config.unrolled)
     return x, store
+
+
+def _normed(norm: RMSNorm | LayerNorm | None, x: Array) -> Array:
+    return x if norm is None else norm(x)
 
 
 def _of_group(tables: Tables) -> Callable[[Array], RotaryTable | None]:

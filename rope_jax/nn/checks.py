@@ -26,15 +26,36 @@ def check_flag(name: str, value: Any) -> None:
         raise TypeError(f"`{name}` must be True or False; got {value!r}. A string or a number is no switch.")
 
 
-def check_softcap(softcap: Any) -> None:
-    """A positive finite number, or None."""
-    cure = "None leaves the logits uncapped."
-    if softcap is None:
+def check_positive(name: str, value: Any, *, none: str | None = None) -> None:
+    """A positive finite number; `none` says what None does, where it is allowed."""
+    if value is None and none is not None:
         return
-    if isinstance(softcap, bool) or not isinstance(softcap, int | float | np.integer | np.floating):
-        raise TypeError(f"`softcap` must be a positive number or None; got {softcap!r}. {cure}")
-    if not 0 < softcap < float("inf"):
-        raise ValueError(f"`softcap` must be a positive number or None; got {softcap!r}. {cure}")
+    rule = "a positive number" + ("" if none is None else " or None")
+    cure = "Write a number above 0" + ("." if none is None else f"; None {none}.")
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"`{name}` must be {rule}; got {value!r}. {cure}")
+    if not 0 < value < float("inf"):
+        raise ValueError(f"`{name}` must be {rule}; got {value!r}. {cure}")
+
+
+def check_qk_norm(value: Any) -> None:
+    """True, False or "full"."""
+    if not isinstance(value, bool) and value != "full":
+        raise TypeError(
+            f'`qk_norm` must be True, False or "full"; got {value!r}. True normalises every head, "full" all together.'
+        )
+
+
+def biased(value: Any, places: tuple[str, ...]) -> tuple[str, ...]:
+    """The projections that have a bias, in order: all for True, none for False, or those that are named."""
+    if isinstance(value, bool):
+        return places if value else ()
+    cure = f"Name some of {', '.join(places)}."
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
+        raise TypeError(f"`bias` must be True, False or a sequence of names; got {value!r}. {cure}")
+    if not set(value) <= set(places) or len(set(value)) < len(value):
+        raise ValueError(f"`bias` must name projections, each once; got {tuple(value)}. {cure}")
+    return tuple(place for place in places if place in value)
 
 
 def check_member(name: str, value: Any, allowed: tuple[str, ...]) -> None:

@@ -1,108 +1,62 @@
-"""What an attention block and a decoder are made of: frozen, hashable, refused at construction when it cannot work."""
+"""What a decoder is made of: frozen, hashable, refused at construction when it cannot work."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 
-from rope_jax.attention import BACKENDS
-from rope_jax.layout import Layout, check_layout
+from rope_jax.layout import Layout
+from rope_jax.nn.attention_config import AttentionConfig
 from rope_jax.nn.checks import (
+    biased,
     check_count,
     check_flag,
     check_group_windows,
     check_member,
     check_pattern,
-    check_softcap,
+    check_positive,
     group_names,
     window_pairs,
 )
 
 Positional = Literal["rope", "none", "learned", "sinusoidal", "alibi"]
+Norm = Literal["rms", "layer"]
+Placement = Literal["pre", "post", "both"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
-_POSITIONAL = ("rope", "none", "learned", "sinusoidal", "alibi")
-_DTYPES = ("float32", "bfloat16", "float16")
+# The fields that are one of a few names.
+_KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "positional": get_args(Positional),
+        "norm": get_args(Norm),
+        "norm_placement": get_args(Placement),
+        "activation": get_args(Activation),
+        "dtype": ("float32", "bfloat16", "float16"),
+    }
+)
 _UNROLLED = 8
 
 
 @dataclass(frozen=True)
-class AttentionConfig:
-    """One attention block.
-
-    Attributes:
-      embed: width of the residual stream.
-      heads: query heads.
-      kv_heads: key and value heads, a divisor of `heads`; None: as many (multi-head), 1: multi-query.
-      head_dim: channels of a head; None: embed / heads.
-      qk_norm: RMS-normalise queries and keys before they are rotated.
-      bias: biases on all four projections.
-      window: tokens that a query sees, itself included; None: the whole past.
-      softcap: largest absolute logit; None: no cap.
-      sinks: a learned logit per head that takes part in the softmax and carries no value.
-      layout: which channels form a pair, "half" or "interleaved".
-      backend: passed to `attend`.
-
-    Raises:
-      TypeError, ValueError: fields of the wrong type, sizes that do not fit each other, an unknown layout.
-
-    Example:
-      >>> AttentionConfig(embed=64, heads=8, kv_heads=2).head_width
-      8
-    """
-
-    embed: int
-    heads: int
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    qk_norm: bool = False
-    bias: bool = False
-    window: int | None = None
-    softcap: float | None = None
-    sinks: bool = False
-    layout: Layout = "half"
-    backend: str = "auto"
-
-    def __post_init__(self) -> None:
-        check_count("embed", self.embed)
-        check_count("heads", self.heads)
-        check_count("kv_heads", self.kv_heads, none="gives every query head its own")
-        check_count("head_dim", self.head_dim, none="means embed / heads")
-        check_count("window", self.window, none="sees the whole past")
-        for name in ("qk_norm", "bias", "sinks"):
-            check_flag(name, getattr(self, name))
-        check_softcap(self.softcap)
-        check_member("backend", self.backend, ("auto", *BACKENDS))
-        check_layout(self.layout)
-        if self.heads % self.kv_count:
-            raise ValueError(
-                f"`heads` must be a multiple of `kv_heads`; got {self.heads} heads for {self.kv_count} kv heads. "
-                "Every kv head serves the same number of query heads."
-            )
-        if self.head_dim is None and self.embed % self.heads:
-            raise ValueError(
-                f"`embed` must be a multiple of `heads` when `head_dim` is None; got {self.embed} for {self.heads} "
-                "heads. Give head_dim."
-            )
-
-    @property
-    def kv_count(self) -> int:
-        """Key and value heads, with the default filled in."""
-        return self.heads if self.kv_heads is None else self.kv_heads
-
-    @property
-    def head_width(self) -> int:
-        """Channels of a head, with the default filled in."""
-        return self.embed // self.heads if self.head_dim is None else self.head_dim
-
-
-@dataclass(frozen=True)
 class DecoderConfig:
-    """A decoder-only transformer: pre-RMSNorm, SwiGLU, one layer scan.
+    """A decoder-only transformer: one layer scan; what published families differ in are its fields.
 
     Attributes:
       vocab, embed, layers, heads, kv_heads, head_dim: sizes; the last two as in `AttentionConfig`.
-      mlp: hidden width of SwiGLU; None: 8/3 embed, rounded up to a multiple of 16.
-      tied: the unembedding is the embedding, whose rows are then multiplied by sqrt(embed) at the input.
-      qk_norm, bias, softcap, sinks, layout, backend: as in `AttentionConfig`; `bias` covers the MLP too.
+      mlp: hidden width of the MLP; None: 8/3 embed, rounded up to a multiple of 16.
+      tied: the unembedding is the embedding.
+      embed_scale: what rows of the embedding are multiplied by at the input; None: sqrt(embed) when tied, else 1.
+      qk_norm, scale, softcap, sinks, layout, backend: as in `AttentionConfig`.
+      bias: biases on all projections, or on those of "qkv", "out" and "mlp" that are named.
+      norm: "rms" (arXiv 1910.07467) or "layer" (arXiv 1607.06450), the latter with a bias.
+      norm_epsilon: what norms add to the mean square or variance.
+      norm_placement: where a norm stands, at the attention and at the MLP alike: "pre", x + f(norm(x)); "post",
+        x + norm(f(x)) (OLMo 2); "both", x + norm(f(norm(x))) (Gemma 2). One norm follows the last layer.
+      parallel: attention and MLP read the same x and are added together (GPT-NeoX).
+      activation: of the MLP.
+      gated: whether the MLP's activated gate multiplies its other half (arXiv 2002.05202); False: act(x W_up) W_down.
+      logit_softcap: largest absolute logit of the vocabulary; None: no cap.
       pattern: layer-group names, repeated over the layers; a string means its letters ("LLLG").
       windows: (group, tokens) pairs, or a dict; other groups see the whole past.
       positional: "rope" turns by the schedule of the call; "none", "learned", "sinusoidal" (Vaswani et al.,
@@ -129,10 +83,19 @@ class DecoderConfig:
     head_dim: int | None = None
     mlp: int | None = None
     tied: bool = True
-    qk_norm: bool = False
-    bias: bool = False
+    embed_scale: float | None = None
+    qk_norm: bool | Literal["full"] = False
+    bias: bool | Sequence[str] = False
+    norm: Norm = "rms"
+    norm_epsilon: float = 1e-6
+    norm_placement: Placement = "pre"
+    parallel: bool = False
+    activation: Activation = "silu"
+    gated: bool = True
+    logit_softcap: float | None = None
     pattern: Sequence[str] = ("all",)
     windows: Any = ()
+    scale: float | None = None
     softcap: float | None = None
     sinks: bool = False
     positional: Positional = "rope"
@@ -147,16 +110,19 @@ class DecoderConfig:
         # Lists, as configuration files give them, would make the config unhashable.
         object.__setattr__(self, "pattern", group_names(self.pattern))
         object.__setattr__(self, "windows", window_pairs(self.windows))
+        object.__setattr__(self, "bias", biased(self.bias, ("qkv", "out", "mlp")))
         check_count("vocab", self.vocab)
         check_count("layers", self.layers)
         check_count("mlp", self.mlp, none="means 8/3 embed")
         check_count("max_length", self.max_length, none="goes with all positions but learned ones")
         check_count("unroll", self.unroll, none="unrolls up to 8 layers")
-        check_flag("tied", self.tied)
-        check_flag("remat", self.remat)
+        for name in ("tied", "parallel", "gated", "remat"):
+            check_flag(name, getattr(self, name))
+        for name, kinds in _KINDS.items():
+            check_member(name, getattr(self, name), kinds)
+        check_positive("embed_scale", self.embed_scale, none="means sqrt(embed) when tied, else 1")
+        check_positive("logit_softcap", self.logit_softcap, none="leaves the logits uncapped")
         _ = self.attention
-        check_member("positional", self.positional, _POSITIONAL)
-        check_member("dtype", self.dtype, _DTYPES)
         check_pattern(tuple(self.pattern), self.layers)
         check_group_windows(self.windows, self.groups)
         if (self.positional == "learned") != (self.max_length is not None):
@@ -176,7 +142,9 @@ class DecoderConfig:
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
             qk_norm=self.qk_norm,
-            bias=self.bias,
+            norm_epsilon=self.norm_epsilon,
+            bias=tuple(place for place in self.biased if place != "mlp"),
+            scale=self.scale,
             softcap=self.softcap,
             sinks=self.sinks,
             layout=self.layout,
@@ -184,8 +152,20 @@ class DecoderConfig:
         )
 
     @property
+    def biased(self) -> tuple[str, ...]:
+        """The projections that have a bias."""
+        return biased(self.bias, ("qkv", "out", "mlp"))
+
+    @property
+    def input_scale(self) -> float:
+        """`embed_scale`, with the default filled in."""
+        if self.embed_scale is not None:
+            return self.embed_scale
+        return math.sqrt(self.embed) if self.tied else 1.0
+
+    @property
     def mlp_width(self) -> int:
-        """Hidden width of SwiGLU, with the default filled in."""
+        """Hidden width of the MLP, with the default filled in."""
         return -(-8 * self.embed // 48) * 16 if self.mlp is None else self.mlp
 
     @property

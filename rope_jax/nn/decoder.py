@@ -9,18 +9,18 @@ from flax import nnx
 from jaxtyping import Array, Float, Float32, Int32, Integer
 
 from rope_jax.nn.agreement import check_cache
-from rope_jax.nn.block import Block, Tokens, run_layers
+from rope_jax.nn.block import Block, Tokens, make_norm, run_layers
 from rope_jax.nn.cache import Keys, KVCache
 from rope_jax.nn.checks import check_count
 from rope_jax.nn.config import DecoderConfig
-from rope_jax.nn.layers import RMSNorm, project
+from rope_jax.nn.layers import project
 from rope_jax.nn.positional import LearnedPositions, alibi_slopes, sinusoids
 from rope_jax.nn.schedules import GroupSchedules, ScheduleLike, by_group, group_tables
 from rope_jax.positions import check_positions, is_traced
 
 
 class Decoder(nnx.Module):
-    """Embedding, layers of attention and SwiGLU under one scan, final norm, unembedding.
+    """Embedding, layers of attention and MLP under one scan, final norm, unembedding.
 
     Args:
       config: sizes and options.
@@ -46,7 +46,7 @@ class Decoder(nnx.Module):
             return Block(config, rngs=rngs)
 
         self.blocks = layers(rngs.split(config.layers))
-        self.norm = RMSNorm(config.embed)
+        self.norm = make_norm(config)
         learned = config.positional == "learned"
         self.learned = LearnedPositions(config.max_length or 0, config.embed, rngs=rngs) if learned else None
         lecun = nnx.initializers.lecun_normal()
@@ -121,7 +121,8 @@ class Decoder(nnx.Module):
     def unembed(self, hidden: Float[Array, "*batch embed"]) -> Float32[Array, "*batch vocab"]:
         """float32 logits of hidden states with any leading axes."""
         kernel = self.embedding[...].T if self.unembedding is None else self.unembedding[...]
-        return project(hidden, kernel, jnp.float32)
+        logits, cap = project(hidden, kernel, jnp.float32), self.config.logit_softcap
+        return logits if cap is None else cap * jnp.tanh(logits / cap)
 
     def empty_cache(self, batch: int, capacity: int, *, keys: Keys = "rotated", dtype: Any = None) -> KVCache:
         """A cache for all layers, `capacity` tokens a row; `dtype` defaults to the config's.
@@ -164,8 +165,7 @@ class Decoder(nnx.Module):
         # A negative index would count from the end.
         index = jnp.where(index < 0, config.vocab, index)
         x = self.embedding[...].at[index].get(mode="fill", fill_value=jnp.nan)
-        if config.tied:
-            x = x * config.embed**0.5
+        x = x * config.input_scale
         if self.learned is not None:
             x = x + self.learned(positions)
         if config.positional == "sinusoidal":

@@ -1,16 +1,31 @@
 """The decoder once more, in float64 NumPy and loops over heads: nothing here imports the package."""
 
+import math
+
 import numpy as np
 
 from tests.reference import rotate
 
 
-def rms_norm(x, scale):
-    return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + 1e-6) * scale
+def rms_norm(x, scale, epsilon):
+    return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + epsilon) * scale
 
 
-def silu(x):
-    return x / (1 + np.exp(-x))
+def norm(x, w, c):
+    """RMSNorm, LayerNorm where the weights have a bias, or nothing where there are none."""
+    if w is None:
+        return x
+    if "bias" in w:
+        x = x - x.mean(axis=-1, keepdims=True)
+    return rms_norm(x, w["scale"], c.get("norm_epsilon", 1e-6)) + w.get("bias", 0.0)
+
+
+ACTIVATIONS = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu": lambda x: x / 2 * (1 + np.vectorize(math.erf)(x / np.sqrt(2))),
+    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0),
+}
 
 
 def dense(x, weights):
@@ -20,9 +35,12 @@ def dense(x, weights):
 def attention(x, w, c, omega, positions, *, scale=1.0, window=None, slopes=None):
     """One row x [seq, embed] through the attention block with weights w; c names the sizes and options."""
     heads, kv_heads, head_dim = c["heads"], c["kv_heads"], c["head_dim"]
-    q, k, v = (dense(x, w[name]).reshape(len(x), -1, head_dim) for name in ("query", "key", "value"))
-    if "query_norm" in w:
-        q, k = rms_norm(q, w["query_norm"]["scale"]), rms_norm(k, w["key_norm"]["scale"])
+    q, k, v = (dense(x, w[name]) for name in ("query", "key", "value"))
+    if c.get("qk_norm") == "full":
+        q, k = norm(q, w["query_norm"], c), norm(k, w["key_norm"], c)
+    q, k, v = (part.reshape(len(x), -1, head_dim) for part in (q, k, v))
+    if c.get("qk_norm") is True:
+        q, k = norm(q, w["query_norm"], c), norm(k, w["key_norm"], c)
     if omega is not None:
         q, k = (rotate(part, omega, positions, c.get("layout", "half"), scale) for part in (q, k))
     out = np.zeros((len(x), heads, head_dim))
@@ -32,7 +50,7 @@ def attention(x, w, c, omega, positions, *, scale=1.0, window=None, slopes=None)
             seen = [j for j, there in enumerate(positions) if 0 <= there <= here and here - there < (window or np.inf)]
             if not seen:
                 continue
-            logits = k[seen, served] @ q[i, head] / np.sqrt(head_dim)
+            logits = k[seen, served] @ q[i, head] * (c.get("scale") or head_dim**-0.5)
             if slopes is not None:
                 logits = logits - slopes[head] * (here - np.asarray(positions)[seen])
             if c.get("softcap"):
@@ -42,13 +60,15 @@ def attention(x, w, c, omega, positions, *, scale=1.0, window=None, slopes=None)
     return dense(out.reshape(len(x), -1), w["out"])
 
 
-def mlp(x, w):
-    return dense(silu(dense(x, w["gate"])) * dense(x, w["up"]), w["down"])
+def mlp(x, w, c):
+    act = ACTIVATIONS[c.get("activation", "silu")]
+    return dense(act(dense(x, w["gate"])) * dense(x, w["up"]) if "gate" in w else act(dense(x, w["up"])), w["down"])
 
 
 def decoder(token_ids, w, c, layers, positions, slopes=None):
     """Logits of one row; `layers` gives (omega or None, attention scale, window) of every layer."""
-    x = w["embedding"][token_ids] * (1.0 if "unembedding" in w else np.sqrt(w["embedding"].shape[1]))
+    default = 1.0 if "unembedding" in w else np.sqrt(w["embedding"].shape[1])
+    x = w["embedding"][token_ids] * (c.get("embed_scale") or default)
     if "learned" in w:
         x = x + w["learned"]["table"][positions]
     if c.get("positional") == "sinusoidal":
@@ -56,11 +76,14 @@ def decoder(token_ids, w, c, layers, positions, slopes=None):
         x[:, 0::2], x[:, 1::2] = x[:, 0::2] + np.sin(angle), x[:, 1::2] + np.cos(angle)
     for index, (omega, scale, window) in enumerate(layers):
         block = layer_of(w["blocks"], index)
-        normal = rms_norm(x, block["attention_norm"]["scale"])
-        x = x + attention(normal, block["attention"], c, omega, positions, scale=scale, window=window, slopes=slopes)
-        x = x + mlp(rms_norm(x, block["mlp_norm"]["scale"]), block["mlp"])
-    x = rms_norm(x, w["norm"]["scale"])
-    return x @ (w["unembedding"] if "unembedding" in w else w["embedding"].T)
+        normal = norm(x, block.get("attention_norm"), c)
+        y = attention(normal, block["attention"], c, omega, positions, scale=scale, window=window, slopes=slopes)
+        y = x + norm(y, block.get("attention_post_norm"), c)
+        z = mlp(norm(x if c.get("parallel") else y, block.get("mlp_norm"), c), block["mlp"], c)
+        x = y + norm(z, block.get("mlp_post_norm"), c)
+    logits = norm(x, w["norm"], c) @ (w["unembedding"] if "unembedding" in w else w["embedding"].T)
+    cap = c.get("logit_softcap")
+    return cap * np.tanh(logits / cap) if cap else logits
 
 
 def layer_of(weights, index):

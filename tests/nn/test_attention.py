@@ -46,8 +46,7 @@ def test_block_agrees_with_float64(config):
     x = jnp.asarray(np.random.default_rng(1).standard_normal((2, SEQ, config.embed)), jnp.float32)
     schedule = rj.AttentionTemperature(scale=1.25)(PLAIN)
     got = output(module, x, schedule, POSITIONS)
-    sizes = {"heads": config.heads, "kv_heads": config.kv_count, "head_dim": config.head_width}
-    sizes |= {"softcap": config.softcap, "layout": config.layout}
+    sizes = dataclasses.asdict(config) | {"kv_heads": config.kv_count, "head_dim": config.head_width}
     for row in range(2):
         expected = attention(
             np.asarray(x[row], np.float64), weights(module), sizes, schedule.float64(), np.asarray(POSITIONS[row]),
@@ -160,7 +159,8 @@ def test_chunks_through_a_cache_equal_the_whole(keys):
 
 CHANGES: tuple[tuple[str, Any], ...] = (
     *(("embed", 24), ("heads", 2), ("kv_heads", 4), ("head_dim", 6), ("qk_norm", True), ("bias", True)),
-    *(("window", 2), ("softcap", 0.5), ("sinks", True), ("layout", "interleaved"), ("backend", "chunked")),
+    *(("window", 2), ("scale", 2.0), ("softcap", 0.5), ("sinks", True), ("layout", "interleaved")),
+    *(("backend", "chunked"), ("norm_epsilon", 0.1)),
 )
 
 
@@ -170,8 +170,10 @@ def test_every_field_reaches_the_output():
     program = str(jax.make_jaxpr(output)(block(), X, narrow, POSITIONS))
     before = output(block(), X, narrow, POSITIONS)
     for name, value in CHANGES:
-        config = dataclasses.replace(PLAINEST, **{name: value})
+        config = dataclasses.replace(PLAINEST, **{name: value}, **({"qk_norm": True} if name == "norm_epsilon" else {}))
         module, x = block(config), jnp.ones((2, SEQ, 24)) if name == "embed" else X
+        if name == "norm_epsilon":
+            before = output(block(dataclasses.replace(PLAINEST, qk_norm=True)), X, narrow, POSITIONS)
         after = output(module, x, narrow, POSITIONS)
         if name == "backend":
             assert str(jax.make_jaxpr(output)(module, x, narrow, POSITIONS)) != program

@@ -20,9 +20,18 @@ NARROW = rj.geometric_schedule(4)
 # (the field, what it is set to, the configuration it is set in)
 CHANGES = (
     *(("vocab", 14, BASE), ("embed", 8, BASE), ("layers", 3, BASE), ("heads", 4, BASE), ("kv_heads", 2, BASE)),
-    *(("head_dim", 10, BASE), ("mlp", 32, BASE), ("tied", False, BASE), ("qk_norm", True, BASE), ("bias", True, BASE)),
+    *(("head_dim", 10, BASE), ("mlp", 32, BASE), ("tied", False, BASE), ("embed_scale", 2.0, BASE)),
+    *(("qk_norm", True, BASE), ("bias", True, BASE), ("norm", "layer", BASE), ("norm_epsilon", 1e-5, BASE)),
+    *(("norm_placement", "both", BASE), ("parallel", True, BASE), ("activation", "gelu", BASE), ("gated", False, BASE)),
+    ("logit_softcap", 9.0, BASE),
     *(("pattern", "AB", dataclasses.replace(BASE, pattern="A", windows={"A": 3})), ("windows", {"all": 3}, BASE)),
-    *(("softcap", 0.5, BASE), ("sinks", True, BASE), ("positional", "alibi", BASE), ("max_length", 64, LEARNED)),
+    *(
+        ("scale", 0.5, BASE),
+        ("softcap", 0.5, BASE),
+        ("sinks", True, BASE),
+        ("positional", "alibi", BASE),
+        ("max_length", 64, LEARNED),
+    ),
     *(("layout", "interleaved", BASE), ("remat", True, BASE), ("unroll", 2, BASE), ("backend", "chunked", BASE)),
     ("dtype", "bfloat16", BASE),
 )
@@ -72,6 +81,14 @@ def test_patterns_repeat_over_the_layers():
     assert names.layer_groups == ("local", "global")
 
 
+def test_biases_are_places_and_equal_configs_are_equal():
+    everywhere = dataclasses.replace(BASE, bias=True)
+    assert everywhere == dataclasses.replace(BASE, bias=["mlp", "out", "qkv"])
+    assert hash(everywhere) == hash(dataclasses.replace(BASE, bias=("qkv", "out", "mlp")))
+    block = decoder(dataclasses.replace(BASE, bias=("qkv",))).blocks
+    assert block.attention.query.bias is not None and block.attention.out.bias is None and block.mlp.up.bias is None
+
+
 REFUSED = (
     ({"heads": 3}, "`heads` must be a multiple of `kv_heads`; got 3 heads for 2 kv heads"),
     ({"head_dim": None, "embed": 18}, "`embed` must be a multiple of `heads` when `head_dim` is None; got 18"),
@@ -89,6 +106,15 @@ REFUSED = (
     ({"backend": "fastest"}, "`backend` must be one of auto"),
     ({"layers": 0}, "`layers` must be at least 1; got 0"),
     ({"softcap": -1.0}, "`softcap` must be a positive number or None; got -1.0"),
+    ({"scale": 0.0}, "`scale` must be a positive number or None; got 0.0"),
+    ({"embed_scale": float("inf")}, "`embed_scale` must be a positive number or None; got inf"),
+    ({"logit_softcap": -1.0}, "`logit_softcap` must be a positive number or None; got -1.0"),
+    ({"norm_epsilon": 0.0}, "`norm_epsilon` must be a positive number; got 0.0"),
+    ({"norm": "batch"}, "`norm` must be one of rms, layer; got 'batch'"),
+    ({"norm_placement": "peri"}, "`norm_placement` must be one of pre, post, both; got 'peri'"),
+    ({"activation": "swish"}, "`activation` must be one of silu, gelu, gelu_tanh, relu; got 'swish'"),
+    ({"bias": ("qkv", "norm")}, "`bias` must name projections, each once; got ('qkv', 'norm'). Name some of qkv, out"),
+    ({"bias": ("qkv", "qkv")}, "`bias` must name projections, each once; got ('qkv', 'qkv')"),
     ({"embed": 15, "positional": "sinusoidal"}, "`embed` must be even for sinusoidal positions; got 15"),
 )
 
@@ -107,15 +133,19 @@ def test_counts_are_integers():
 
 
 @pytest.mark.parametrize("value", ["false", "no", 0, 3, None])
-@pytest.mark.parametrize("name", ["tied", "qk_norm", "bias", "sinks", "remat"])
+@pytest.mark.parametrize("name", ["tied", "parallel", "gated", "sinks", "remat"])
 def test_flags_are_true_or_false(name, value):
     with unchecked(), pytest.raises(TypeError, match=re.escape(f"`{name}` must be True or False; got {value!r}. ")):
         dataclasses.replace(SMALL, **{name: value})
 
 
 MISTYPED = (
-    ({"softcap": True}, "`softcap` must be a positive number or None; got True. None leaves"),
-    ({"softcap": "x"}, "`softcap` must be a positive number or None; got 'x'. None leaves"),
+    ({"softcap": True}, "`softcap` must be a positive number or None; got True. Write a number above 0; None leaves"),
+    ({"softcap": "x"}, "`softcap` must be a positive number or None; got 'x'. Write a number above 0; None leaves"),
+    ({"qk_norm": "false"}, "`qk_norm` must be True, False or \"full\"; got 'false'. "),
+    ({"qk_norm": 1}, '`qk_norm` must be True, False or "full"; got 1. '),
+    ({"bias": "qkv"}, "`bias` must be True, False or a sequence of names; got 'qkv'. Name some of qkv, out, mlp."),
+    ({"bias": None}, "`bias` must be True, False or a sequence of names; got None. "),
     ({"pattern": 5}, "`pattern` must be a string or a sequence of strings; got 5. "),
     ({"pattern": None}, "`pattern` must be a string or a sequence of strings; got None. "),
     ({"pattern": ("L", 5)}, "`pattern` must be a string or a sequence of strings; got ('L', 5). "),

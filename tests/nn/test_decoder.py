@@ -25,6 +25,29 @@ CASES: dict[str, tuple[Any, Any]] = {
         dataclasses.replace(BASE, tied=False, qk_norm=True, bias=True, softcap=1.0, sinks=True, layout="interleaved"),
         rj.geometric_schedule(6, theta=100.0),
     ),
+    "gemma": (
+        dataclasses.replace(
+            BASE,
+            norm_placement="both",
+            activation="gelu_tanh",
+            qk_norm=True,
+            scale=0.25,
+            embed_scale=3.0,
+            logit_softcap=2.0,
+            norm_epsilon=1e-2,
+        ),
+        PLAIN,
+    ),
+    "neox": (
+        dataclasses.replace(
+            BASE, norm="layer", parallel=True, activation="gelu", gated=False, bias=True, tied=False, norm_epsilon=0.1
+        ),
+        rj.geometric_schedule(2, theta=100.0),
+    ),
+    "olmo": (
+        dataclasses.replace(BASE, norm_placement="post", qk_norm="full", activation="relu", bias=("mlp", "qkv")),
+        PLAIN,
+    ),
     "no schedule": (BASE, None),
     "learned": (dataclasses.replace(BASE, positional="learned", max_length=SEQ), None),
     "sinusoidal": (dataclasses.replace(BASE, positional="sinusoidal"), None),
@@ -43,11 +66,11 @@ def test_logits_agree_with_float64(name):
         (None if turn is None else turn.float64(), 1.0 if turn is None else float(turn.attention_scale), windows.get(g))
         for g, turn in ((g, groups[g]) for g in config.layer_groups)
     ]
-    sizes = {"heads": 4, "kv_heads": 2, "head_dim": 8, "layout": config.layout, "softcap": config.softcap}
+    sizes = dataclasses.asdict(config)
     slopes = 2.0 ** (-2.0 * np.arange(1, 5)) if config.positional == "alibi" else None
     for row in range(2):
         expected = numpy_decoder(
-            np.asarray(TOKEN_IDS[row]), weights(model), sizes | {"positional": config.positional}, layers,
+            np.asarray(TOKEN_IDS[row]), weights(model), sizes, layers,
             np.arange(SEQ), slopes,
         )  # fmt: skip
         np.testing.assert_allclose(got[row], expected, rtol=0, atol=1e-5 * np.max(np.abs(expected)))

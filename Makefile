@@ -12,10 +12,11 @@ here := $(shell pwd | cksum | cut -d ' ' -f 1)
 # A file's tests stay in one process, so that they share what they compiled.
 workers := -n auto --maxprocesses 8 --dist loadfile
 run := .venv/.run-$(here)
+hf := .venv/.hf-$(here)
 dev := .venv/.dev-$(here)
 parity := .venv/.parity-$(here)
 
-.PHONY: help quickstart test slow lint bench parity clean
+.PHONY: help quickstart pretrained test slow lint bench parity clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -23,6 +24,9 @@ help: ## list the targets
 
 quickstart: $(run) ## train a small model and sweep the methods over longer contexts
 	$(python) scripts/extrapolate.py configs/quickstart.toml $(ARGS)
+
+pretrained: $(hf) ## sweep a checkpoint: make pretrained ARGS="--checkpoint DIR --text FILE"
+	$(python) scripts/extrapolate.py $(ARGS)
 
 test: $(dev) ## the tests that run in moments
 	$(python) -m pytest $(workers) $(ARGS)
@@ -49,13 +53,17 @@ $(run): pyproject.toml
 	@sh scripts/environment.sh train,report
 	@touch $@
 
+$(hf): pyproject.toml
+	@sh scripts/environment.sh train,report,hf
+	@touch $@
+
 $(dev): pyproject.toml
-	@sh scripts/environment.sh train,report,dev
+	@sh scripts/environment.sh train,report,hf,dev
 	@touch $@
 
 # torch first and by pip, at the version the parity numbers were made with: left open it may bring gigabytes of CUDA.
 $(parity): pyproject.toml
-	@sh scripts/environment.sh train,report,dev pip
+	@sh scripts/environment.sh train,report,hf,dev pip
 	$(python) -m pip install $(TORCH)
-	@sh scripts/environment.sh train,report,dev,parity
+	@sh scripts/environment.sh train,report,hf,dev,parity
 	@touch $@

@@ -9,6 +9,9 @@ import importlib
 from importlib.metadata import version as _version
 from typing import Any
 
+# What a schedule does to a model: turns, critical dimension, effective length
+from rope_jax import diagnostics as diagnostics
+
 # Attention
 from rope_jax.attention import attend as attend
 
@@ -64,7 +67,9 @@ __version__ = _version("rope-jax")
 
 
 def __getattr__(name: str) -> Any:
-    # The block and the decoder need flax, which the pure functions do not: it is imported on first use.
+    # The decoder and whole checkpoints need flax, which the pure functions do not: it is imported on first use.
     if name == "nn":
         return importlib.import_module("rope_jax.nn")
+    if name in ("load_pretrained", "save_pretrained"):
+        return getattr(importlib.import_module("rope_jax.huggingface.weights"), name)
     raise AttributeError(f"module 'rope_jax' has no attribute {name!r}")

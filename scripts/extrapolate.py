@@ -2,6 +2,7 @@
 
     python scripts/extrapolate.py configs/quickstart.toml
     python scripts/extrapolate.py configs/quickstart.toml --train.steps 100 --seeds 0 1 2
+    python scripts/extrapolate.py --checkpoint path/to/model --text book.txt --sweep.multiples 1 2
 
 Stopped at any moment and started again, it goes on with the first unfinished cell.
 """
@@ -24,6 +25,8 @@ def execute(sweep: Sweep) -> Path:
     console.print(terminal_table(sweep.rows()))
     for reason in outcome.failed:
         print(f"failed, and tried again by the same command: {reason}", file=sys.stderr)
+    for folder in outcome.exported:
+        print(f"exported: {folder}")
     return write_report(sweep.folder)
 
 

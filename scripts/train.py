@@ -11,12 +11,16 @@ from rope_jax.experiment.sweep import Sweep
 
 
 def prepare(config: ExperimentConfig) -> Sweep:
+    if not config.trains:
+        raise ValueError("`finetune.steps` must be above 0 to train a checkpoint; got 0. Set it.")
     return Sweep(config, metrics=("training",))
 
 
 def execute(sweep: Sweep) -> Path:
     with sweep:
-        sweep.run()
+        outcome = sweep.run()
+    for folder in outcome.exported:
+        print(f"exported: {folder}")
     return sweep.folder / "checkpoints"
 
 

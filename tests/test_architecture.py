@@ -15,6 +15,7 @@ from tests.source import FUNCTIONS, ROOT, Module, modules, where
 MAY_IMPORT = MappingProxyType(
     {
         "positions": (),
+        "sampled_positions": ("positions",),
         "float64": ("positions",),
         "schedule": ("float64", "positions"),
         "layout": ("schedule",),
@@ -26,7 +27,7 @@ MAY_IMPORT = MappingProxyType(
         "scaling": ("scaling.base", "scaling.checks", "schedule"),
         "spec": ("layout", "positions", "scaling.base", "scaling.checks", "schedule"),
         "diagnostics": ("phase", "positions", "scaling", "scaling.base", "schedule", "spec", "table"),
-        "attention": ("positions", "rotation", "schedule", "table"),
+        "attention": ("float64", "layout", "positions", "rotation", "schedule", "table"),
         "nn": ("attention", "layout", "phase", "positions", "rotation", "schedule", "table"),
         "huggingface": ("layout", "positions", "scaling", "scaling.base", "schedule", "spec"),
         "huggingface.weights": ("huggingface", "layout", "nn", "positions", "schedule", "spec"),
@@ -67,7 +68,7 @@ PUBLIC = (
     *("AttentionTemperature", "BaseChange", "ClippedRoPE", "Drop", "DynamicNTK", "DynamicYaRN", "FrequencySchedule"),
     *("FrequencyTransform", "Identity", "LongRoPE", "Llama3", "ModelRope", "NTKAware", "NTKByParts"),
     *("PositionInterpolation", "Proportional", "Rescale", "Resonance", "RopeSpec", "RotaryTable", "YaRN", "attend"),
-    *("chain", "check_positions", "convert_layout", "from_huggingface", "geometric_schedule", "lengths"),
+    *("chain", "check_positions", "convert_layout", "diagnostics", "from_huggingface", "geometric_schedule", "lengths"),
     *("packed_positions", "padded_positions", "rotary_table", "rotary_width", "rotate", "to_huggingface", "unrotate"),
 )
 FILE_LINES = 250

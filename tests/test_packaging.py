@@ -14,11 +14,23 @@ from tests.source import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
+LAZY = ("load_pretrained", "nn", "save_pretrained")
 CONFIGS = sorted((ROOT / "configs").rglob("*.toml"))
 
 
 def test_version_is_that_of_the_metadata():
     assert rope_jax.__version__ == metadata("rope-jax")["Version"] == PROJECT["version"]
+
+
+def test_names_that_need_flax_are_there_on_first_use():
+    tree = ast.parse((ROOT / "rope_jax" / "__init__.py").read_text(encoding="utf-8"))
+    (lazy,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__")
+    tests = [node for node in ast.walk(lazy) if isinstance(node, ast.Compare)]
+    asked = {str(leaf.value) for test in tests for leaf in ast.walk(test) if isinstance(leaf, ast.Constant)}
+    assert sorted(asked) == sorted(LAZY)
+    assert all(getattr(rope_jax, name).__name__.endswith(name) for name in LAZY)
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        getattr(rope_jax, "absent")  # noqa: B009  (linters take the plain form for a slip)
 
 
 def test_package_is_marked_as_typed():

@@ -1,4 +1,4 @@
-"""The shell that the scripts share: a TOML file, dotted overrides, one line for a user's mistake."""
+"""The shell that the scripts share: a TOML file or a checkpoint, dotted overrides, one line for a user's mistake."""
 
 import argparse
 import sys
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from rope_jax.experiment.config import ExperimentConfig, load_config
+from rope_jax.experiment.arguments import read_arguments
+from rope_jax.experiment.config import ExperimentConfig
 
 Prepared = TypeVar("Prepared")
 
@@ -23,8 +24,8 @@ def run_script(
 
     Args:
       description: what the script does, for `--help`.
-      prepare: checks everything and builds what `execute` runs; its ValueError, TypeError, OSError or RuntimeError is
-        the user's fault and is printed as one line.
+      prepare: checks everything and builds what `execute` runs; its ValueError, TypeError, OSError, RuntimeError
+        or ImportError is the user's fault and is printed as one line.
       execute: computes and writes; what it raises is a fault of the program, but for a diverged training.
       arguments: command-line words; those of the process by default.
 
@@ -37,21 +38,32 @@ def run_script(
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
         description=description,
-        epilog="Any setting can be changed: --train.steps 100. CONFIG.toml --help lists all with their values.",
-        usage="%(prog)s CONFIG.toml [--table.key VALUE ...]",
+        epilog="Any setting can be changed: --train.steps 100. CONFIG.toml --help, or --checkpoint DIR --help, lists "
+        "all with their values.",
+        usage="%(prog)s CONFIG.toml [--table.key VALUE ...]\n"
+        "       %(prog)s --checkpoint DIR [--text FILE] [--table.key VALUE ...]",
         allow_abbrev=False,
         add_help=False,
     )
-    parser.add_argument("config", metavar="CONFIG.toml", help="settings of the experiment")
+    parser.add_argument(
+        "config", metavar="CONFIG.toml", help="settings of the experiment; not needed with a checkpoint"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="start from trained weights: a folder in Hugging Face form, a .gguf file or a hub id; with no config, "
+        "plain RoPE, position interpolation, NTK and YaRN at 1, 2 and 4 times its trained length, no training",
+    )
+    parser.add_argument(
+        "--text", metavar="FILE", help="the text to read, or a glob in quotes; the same as --data.source"
+    )
     if not words or words[0] in ("-h", "--help"):
         parser.print_help()
         return 0 if words else USER_FAULT
     try:
         try:
-            if words[0].startswith("-"):
-                raise ValueError(f"`config` must come first; got {words[0]!r}. Write CONFIG.toml before the overrides.")
-            prepared = prepare(load_config(words[0], words[1:]))
-        except (ValueError, TypeError, OSError, RuntimeError) as error:
+            prepared = prepare(read_arguments(words))
+        except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
             return _complain(error, USER_FAULT)
         print(execute(prepared))
     except FloatingPointError as error:

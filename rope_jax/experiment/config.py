@@ -33,8 +33,11 @@ __all__ = [
     "config_dict",
     "config_hash",
     "load_config",
+    "overridden",
     "validate",
 ]
+
+LEFT_OUT = ("model.checkpoint", "train.checkpoint_every", "train.log_every", "finetune.methods", "finetune.export")
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
@@ -58,7 +61,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
         >>> load_config("configs/quickstart.toml", ["--train.steps", "40"]).train.steps  # doctest: +SKIP
         40
     """
-    config = from_table(ExperimentConfig, _table(Path(path)))
+    return overridden(from_table(ExperimentConfig, _table(Path(path))), overrides)
+
+
+def overridden(config: ExperimentConfig, overrides: Sequence[str]) -> ExperimentConfig:
+    """A config with dotted overrides applied, validated; raises as `load_config` does."""
     if overrides:
         import tyro
 
@@ -97,7 +104,8 @@ def config_hash(config: ExperimentConfig) -> str:
 
     Left out are `name`, `output`, how often a run logs and saves, and the lists that only say which cells there are
     (seeds, methods, factors, multiples): a method or a seed added to a finished sweep keeps the finished cells. The
-    longest length stays in for text, since it decides which files are held out.
+    longest length stays in for text, since it decides which files are held out, and so do lengths below the trained
+    one, which the truncation baseline is measured at. So does not the path of a checkpoint: its digest tells it apart.
     """
     return hashlib.sha256(json.dumps(bearing(config_dict(config)), sort_keys=True).encode()).hexdigest()
 
@@ -114,8 +122,11 @@ def bearing(plain: dict[str, Any]) -> dict[str, Any]:
         for table in ("data", "model", "train", "evaluate", "finetune")
         for key, value in plain[table].items()
     }
-    for path in ("train.checkpoint_every", "train.log_every", "finetune.methods"):
+    for path in LEFT_OUT:
         parts.pop(path, None)
     if plain["data"]["task"] == "text":
-        parts["longest"] = max(plain["sweep"]["multiples"]) * plain["train"]["length"]
+        lengths = [round(multiple * plain["train"]["length"]) for multiple in plain["sweep"]["multiples"]]
+        parts["longest"] = max(lengths)
+        shorter = [length for length in lengths if length < plain["train"]["length"]]
+        parts |= {"shorter": shorter} if shorter else {}
     return parts

@@ -1,4 +1,7 @@
-"""Text as bytes: a corpus, its held-out part, training batches by step, evaluation windows."""
+"""Text as token ids: a corpus, its held-out part, training batches by step, evaluation windows.
+
+A document is read as its bytes, one token each; `encoding.encoded` turns it into the tokens of a checkpoint.
+"""
 
 import glob
 import hashlib
@@ -17,14 +20,14 @@ STDLIB_SMALLEST = 201  # bytes; shorter modules are licence lines and re-exports
 
 @dataclass(frozen=True)
 class Document:
-    """One file: its name and its bytes, uint8 [size]."""
+    """One file: its name and its token ids [size]; as read, its bytes, uint8."""
 
     name: str
     tokens: np.ndarray
 
 
 def load_corpus(source: str) -> tuple[Document, ...]:
-    """Reads the corpus: one document a file, sorted by name, so equal on every run of one machine.
+    """Reads the corpus as bytes: one document a file, sorted by name, so equal on every run of one machine.
 
     Args:
         source: "stdlib", which is the `*.py` of the running Python's standard library without tests, idlelib, lib2to3,
@@ -60,7 +63,7 @@ def load_corpus(source: str) -> tuple[Document, ...]:
 
 
 def corpus_digest(documents: Sequence[Document]) -> str:
-    """Sha256 (64 hex digits) of the names and the bytes of all documents: what "the same text" means.
+    """Sha256 (64 hex digits) of the names and the token ids of all documents: what "the same text" means.
 
     Example:
         >>> corpus_digest([Document("a", np.zeros(1, np.uint8))])[:8]
@@ -69,7 +72,7 @@ def corpus_digest(documents: Sequence[Document]) -> str:
     digest = hashlib.sha256()
     for document in documents:
         name = os.fsencode(document.name)
-        # With the sizes, so that no byte can move from one file to the next.
+        # With the sizes, so that no token can move from one file to the next.
         digest.update(f"{len(name)} {document.tokens.size} ".encode())
         digest.update(name)
         digest.update(document.tokens.tobytes())
@@ -77,17 +80,17 @@ def corpus_digest(documents: Sequence[Document]) -> str:
 
 
 def split_corpus(
-    documents: Sequence[Document], held_out_bytes: int, longest: int, seed: int
+    documents: Sequence[Document], held_out_tokens: int, longest: int, seed: int
 ) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
     """Splits a corpus into (train, held_out) without any file in both.
 
     Files are drawn in the order that `seed` shuffles them to, among those that hold a longest window and its last
-    target, until `held_out_bytes` are reached. A corpus of one file is cut instead: its last `held_out_bytes` are
+    target, until `held_out_tokens` are reached. A corpus of one file is cut instead: its last `held_out_tokens` are
     held out.
 
     Args:
         documents: the corpus.
-        held_out_bytes: least size of the held-out part, at most half of the corpus.
+        held_out_tokens: least size of the held-out part, at most half of the corpus.
         longest: longest evaluated length, in tokens.
         seed: of the shuffle.
 
@@ -96,40 +99,41 @@ def split_corpus(
     """
     sizes = [document.tokens.size for document in documents]
     total = sum(sizes)
-    if 2 * held_out_bytes > total:
+    if 2 * held_out_tokens > total:
         raise ValueError(
-            f"`data.held_out_bytes` must be at most half of the corpus; got {held_out_bytes} of {total} bytes. "
+            f"`data.held_out_tokens` must be at most half of the corpus; got {held_out_tokens} of {total} tokens. "
             "Lower it, or give more text."
         )
-    if held_out_bytes < longest + 1:
+    if held_out_tokens < longest + 1:
         raise ValueError(
-            f"`data.held_out_bytes` must hold a window of {longest} tokens and its last target; got {held_out_bytes} "
-            "bytes. Raise it, or lower the longest length."
+            f"`data.held_out_tokens` must hold a window of {longest} tokens and its last target; got {held_out_tokens} "
+            "tokens. Raise it, or lower the longest length."
         )
     if len(documents) == 1:
         (whole,) = documents
-        cut = total - held_out_bytes
+        cut = total - held_out_tokens
         head, tail = Document(f"{whole.name}[:{cut}]", whole.tokens[:cut]), whole.tokens[cut:]
         return (head,), (Document(f"{whole.name}[{cut}:]", tail),)
     chosen: set[int] = set()
     for index in np.random.default_rng(seed).permutation(len(documents)).tolist():
-        if sum(sizes[i] for i in chosen) >= held_out_bytes:
+        if sum(sizes[i] for i in chosen) >= held_out_tokens:
             break
         if sizes[index] >= longest + 1:
             chosen.add(index)
     reached = sum(sizes[i] for i in chosen)
-    if reached < held_out_bytes or total - reached < reached:
+    if reached < held_out_tokens or total - reached < reached:
         raise ValueError(
-            f"The corpus must leave room for {held_out_bytes} held-out bytes in files of at least {longest + 1} bytes, "
-            f"and as much for training; got {len(documents)} files of {min(sizes)} to {max(sizes)} bytes, {total} in "
-            f"all, of which {reached} would be held out. Give more text, or lower `data.held_out_bytes` or the lengths."
+            f"The corpus must leave room for {held_out_tokens} held-out tokens in files of at least {longest + 1} "
+            f"tokens, and as much for training; got {len(documents)} files of {min(sizes)} to {max(sizes)}, {total} "
+            f"in all, of which {reached} would be held out. Give more text, or lower `data.held_out_tokens` or "
+            "the lengths."
         )
     train = tuple(document for index, document in enumerate(documents) if index not in chosen)
     return train, tuple(documents[index] for index in sorted(chosen))
 
 
 class Windows:
-    """Windows of `length + 1` bytes, side by side in each file; the last byte of one is the first of the next."""
+    """Windows of `length + 1` tokens, side by side in each file; the last token of one is the first of the next."""
 
     def __init__(self, documents: Sequence[Document], length: int) -> None:
         self.documents = tuple(documents)
@@ -168,8 +172,8 @@ def training_batches(documents: Sequence[Document], length: int, batch: int, see
     if len(windows) < batch:
         longest = max((document.tokens.size for document in documents), default=0)
         raise ValueError(
-            f"The training text must hold {batch} windows of {length + 1} bytes; got {len(windows)} in "
-            f"{len(documents)} files of at most {longest} bytes. Give more text, or lower the length or the batch."
+            f"The training text must hold {batch} windows of {length + 1} tokens; got {len(windows)} in "
+            f"{len(documents)} files of at most {longest} tokens. Give more text, or lower the length or the batch."
         )
     return grain.MapDataset.source(windows).seed(seed).shuffle().repeat(None).batch(batch, drop_remainder=True)
 
@@ -195,9 +199,9 @@ def evaluation_windows(documents: Sequence[Document], longest: int, count: int, 
     total = int(places[-1]) if places.size else 0
     if total < count * tail:
         raise ValueError(
-            f"The held-out text must hold {count} windows of {longest + 1} bytes that end {tail} bytes apart; got "
-            f"{total} places for an end in {len(documents)} files. Raise `data.held_out_bytes` or lower "
-            "`evaluate.windows`."
+            f"The held-out text must hold {count} windows of {longest + 1} tokens that end {tail} tokens apart; "
+            f"got {total} places for an end in {len(documents)} files. Give more text, raise `data.held_out_tokens`, "
+            "or lower `evaluate.windows`."
         )
     rows = []
     for place in ((2 * np.arange(count) + 1) * total // (2 * count)).tolist():
@@ -205,3 +209,15 @@ def evaluation_windows(documents: Sequence[Document], longest: int, count: int, 
         start = place - int(places[file - 1] if file else 0)
         rows.append(documents[file].tokens[start : start + longest + 1])
     return np.stack(rows).astype(np.int32)
+
+
+def opened(windows: np.ndarray, bos: int | None) -> np.ndarray:
+    """The same windows [count, length + 1] with BOS for their first token; as they are where there is no BOS.
+
+    The first token of a window is read and never a target, so neither the targets nor the length change.
+    """
+    if bos is None:
+        return windows
+    begun = windows.copy()
+    begun[:, 0] = bos
+    return begun

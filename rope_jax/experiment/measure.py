@@ -1,30 +1,25 @@
 """How the number of one cell comes about: weights, questions, one compiled step, and the fields of its row."""
 
-import dataclasses
-import hashlib
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-from flax import nnx
 
 from rope_jax.experiment import evaluate
-from rope_jax.experiment.config import ExperimentConfig, config_hash
-from rope_jax.experiment.model import group_schedules, make_decoder, plain_schedule
-from rope_jax.experiment.plan import PLAIN, Cell
-from rope_jax.experiment.progress import Pace, Reporter
+from rope_jax.experiment.config import ExperimentConfig
+from rope_jax.experiment.data import opened
+from rope_jax.experiment.export import FOLDER, export
+from rope_jax.experiment.model import Schedules, Subject
+from rope_jax.experiment.plan import Cell
+from rope_jax.experiment.progress import Reporter
+from rope_jax.experiment.published import Checkpoint, subject_of
 from rope_jax.experiment.tasks import Questions, Task, make_task
-from rope_jax.experiment.train import Trained, Trainer, base_stage, tuning_stage
+from rope_jax.experiment.train import Trained
+from rope_jax.experiment.weights import MissingResult, Weights, weights_name
 
 Row = Mapping[str, Any]
-
-
-class MissingResult(Exception):
-    """A cell needs what a failed cell was to give; it waits for the next start."""
 
 
 class Laboratory:
@@ -34,31 +29,43 @@ class Laboratory:
       config: the experiment.
       folder: where the checkpoints lie.
       reporter: told about the steps of training.
+      subject: the model; made of the config when left out.
 
     Raises:
-      ValueError: the text is missing, or too short for a batch of a stage or for the windows.
+      ValueError: the text is missing, or too short for a batch of a stage or for the windows; a length too short for
+        the passkey's words.
     """
 
-    def __init__(self, config: ExperimentConfig, folder: Path, reporter: Reporter) -> None:
+    def __init__(
+        self, config: ExperimentConfig, folder: Path, reporter: Reporter, subject: Subject | None = None
+    ) -> None:
         self.config = config
         self.folder = folder
+        self.subject = subject or subject_of(config)
         self._reporter = reporter
+        self._published = Checkpoint(config, self.subject) if config.starts_trained else None
         self._tasks: dict[int, Task] = {}
-        self._weights: dict[tuple, Trained] = {}
-        self._without_weights: set[tuple] = set()
         task = self._task(config.seeds[0])
         self.corpus = task.corpus
         """Digest of the text, None for a task without."""
-        outline = nnx.eval_shape(lambda: make_decoder(config, vocab=task.vocab, seed=0))
-        self._graphdef, shapes = nnx.split(outline)
-        self._parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-        self._step = evaluate.scoring_step(self._graphdef, config.evaluate.loss_chunk)
-        self._trainers = {"base": Trainer(config, base_stage(config), self._graphdef)}
-        if config.finetune.steps:
-            self._trainers["tuned"] = Trainer(config, tuning_stage(config), self._graphdef)
-        # Tried here, so that a text with too few windows for a batch is refused before anything is written.
-        for trainer in self._trainers.values():
-            task.train_batch(trainer.stage.first_batch, trainer.stage.length, trainer.stage.batch)
+        self._weights = Weights(config, folder, self.subject, task.vocab, self._published)
+        self._step = evaluate.scoring_step(self._weights.graphdef, config.evaluate.loss_chunk)
+        # Tried here, so that a text with too few windows, or a length too short, is refused before anything is written.
+        for stage in self._weights.stages.values():
+            task.train_batch(stage.first_batch, stage.length, stage.batch)
+        task.questions(min(config.sweep.lengths(config.train.length)))
+
+    @property
+    def origin(self) -> dict[str, Any] | None:
+        """The checkpoint that the weights start from, as rows record it; None for weights that are trained here."""
+        if self._published is None:
+            return None
+        return {
+            "name": self.subject.name,
+            "digest": self._published.digest,
+            "parameters": self._weights.parameters,
+            "trained_length": self.subject.own_length,
+        }
 
     def measure(self, cell: Cell, rows: Sequence[Row]) -> dict[str, Any]:
         """The value of a cell and what goes with it in its row.
@@ -79,32 +86,31 @@ class Laboratory:
         return self._passkey(cell)
 
     def _training(self, cell: Cell) -> dict[str, Any]:
-        trained = self._trained(cell)
-        stage, base = self._trainers[cell.phase].stage, self._trainers["base"].stage
+        trained, stages = self._trained(cell), self._weights.stages
+        stage = stages[cell.phase]
         return {
             "value": trained.loss,
             "count": stage.length * stage.batch,
-            "tokens": stage.tokens + (base.tokens if cell.phase == "tuned" else 0),
+            # Those before a fine-tune count too, where they are known.
+            "tokens": sum(stages[phase].tokens for phase in {"base", cell.phase} & stages.keys()),
             "steps": stage.steps,
-            "parameters": self._parameters,
+            "parameters": self._weights.parameters,
         }
 
     def _truncated(self, cell: Cell, rows: Sequence[Row]) -> dict[str, Any]:
         """Every target from its last trained-length tokens; the tail of every window goes into the row, for pairing."""
         trained, stride = self.config.train.length, self.config.evaluate.truncation_stride
-        tokens = self._questions(cell).tokens
-        schedules = cell.schedules(self.config, length=trained)
-        windows = evaluate.truncation_windows(tokens, trained, stride)
+        task, tokens = self._task(cell.seed), self._questions(cell).tokens
+        schedules = cell.schedules(self.config, self.subject, length=trained)
+        windows = opened(evaluate.truncation_windows(tokens, trained, stride), task.bos)
         losses = evaluate.merge_truncated(self._scores(cell, schedules, windows)[0], len(tokens), stride)
-        # A window of the trained length has nothing to cut off: its baseline is the window itself.
-        whole, _ = self._scores(cell, schedules, tokens[:, -trained - 1 :])
         tails = losses[:, -trained // 4 :].mean(axis=1)
         own = {
             "value": float(tails.mean()),
             "count": len(tokens) * (trained // 4),
             "by_position": evaluate.by_position(losses, trained // 4),
             "tails": tails.tolist(),
-            "tails_at_trained_length": whole[:, -trained // 4 :].mean(axis=1).tolist(),
+            "tails_within": {str(length): self._within(cell, length) for length in self._uncut()},
         }
         # Weights that give no number have no baseline: the plain one in its place would hide that.
         if cell.phase == "base" or not math.isfinite(own["value"]):
@@ -115,14 +121,31 @@ class Laboratory:
         choice = {"chosen": "tuned" if better is own else "plain", "plain": plain["value"], "tuned": own["value"]}
         return {name: better[name] for name in own} | choice
 
+    def _uncut(self) -> list[int]:
+        """The lengths that truncation leaves whole: their baseline is the window itself."""
+        return [
+            length
+            for length in self.config.sweep.lengths(self.config.train.length)
+            if length <= self.config.train.length
+        ]
+
+    def _within(self, cell: Cell, length: int) -> list[float]:
+        """The tail of every window of a length that truncation leaves whole."""
+        tokens = self._task(cell.seed).questions(length).tokens
+        losses, _ = self._scores(cell, cell.schedules(self.config, self.subject, length=length), tokens)
+        return losses[:, -self.config.train.length // 4 :].mean(axis=1).tolist()
+
     def _loss(self, cell: Cell, rows: Sequence[Row]) -> dict[str, Any]:
         trained = self.config.train.length
         baseline = self._baseline(cell.seed, cell.tuned_method, cell.tuned_factor, rows)
-        truncated = np.asarray(baseline["tails_at_trained_length" if cell.length == trained else "tails"])
-        losses, _ = self._scores(cell, cell.schedules(self.config), self._questions(cell).tokens)
+        truncated = np.asarray(
+            baseline["tails"] if cell.length > trained else baseline["tails_within"][str(cell.length)]
+        )
+        schedules = cell.schedules(self.config, self.subject)
+        losses, _ = self._scores(cell, schedules, self._questions(cell).tokens)
         tails = losses[:, -trained // 4 :].mean(axis=1)
         gain, stderr = evaluate.paired_gain(truncated, tails)
-        return self._frequencies(cell) | {
+        return self._frequencies(schedules) | {
             "value": float(tails.mean()),
             "count": len(tails) * (trained // 4),
             "mean": float(losses.mean()),
@@ -133,17 +156,23 @@ class Laboratory:
         }
 
     def _passkey(self, cell: Cell) -> dict[str, Any]:
-        questions = self._questions(cell)
-        _, hits = self._scores(cell, cell.schedules(self.config), questions.tokens)
+        questions, schedules = self._questions(cell), cell.schedules(self.config, self.subject)
+        _, hits = self._scores(cell, schedules, questions.tokens)
         share, whole, by_depth = evaluate.accuracy(hits, questions.weights, questions.depths)
-        count = int((questions.weights > 0).sum())
-        return self._frequencies(cell) | {"value": share, "count": count, "whole_answers": whole, "by_depth": by_depth}
+        return self._frequencies(schedules) | {
+            "value": share,
+            "count": int((questions.weights > 0).sum()),
+            "keys": len(questions.tokens),
+            "chance": self._task(cell.seed).chance(questions),
+            "whole_answers": whole,
+            "by_depth": by_depth,
+        }
 
-    def _frequencies(self, cell: Cell) -> dict[str, Any]:
+    def _frequencies(self, schedules: Schedules) -> dict[str, Any]:
         """What the cell was rotated with."""
-        if self.config.model.positional != "rope":
+        schedule = self.subject.recorded(schedules)
+        if schedule is None:
             return {"inv_freq": [], "attention_scale": 1.0}
-        schedule = cell.transform(self.config)(plain_schedule(self.config.model), length=cell.length)
         return {"inv_freq": schedule.float64().tolist(), "attention_scale": float(schedule.attention_scale)}
 
     def _baseline(self, seed: int, tuned_method: str | None, tuned_factor: float | None, rows: Sequence[Row]) -> Row:
@@ -166,7 +195,8 @@ class Laboratory:
     def _task(self, seed: int) -> Task:
         """The task of a seed; one at a time, since the corpus lies in memory."""
         if seed not in self._tasks:
-            task = make_task(self.config, seed, self.config.longest)
+            encoding = self._published.encoding if self._published else None
+            task = make_task(self.config, seed, self.config.longest, encoding)
             if self._tasks and task.corpus != self.corpus:
                 raise RuntimeError(
                     f"`data.source` must hold the same text for the whole run; {self.config.data.source!r} has changed "
@@ -176,53 +206,18 @@ class Laboratory:
         return self._tasks[seed]
 
     def _trained(self, cell: Cell) -> Trained:
-        """The weights of a cell: held since the cell before, loaded, or trained on from the last checkpoint."""
-        if cell.weights in self._without_weights:
-            raise MissingResult
-        if cell.weights not in self._weights:
-            try:
-                trained = self._train(cell)
-            except Exception:
-                self._without_weights.add(cell.weights)
-                raise
-            base = {key: held for key, held in self._weights.items() if key == (cell.seed, None, None)}
-            self._weights = base | {cell.weights: trained}
-        return self._weights[cell.weights]
+        return self._weights.of(cell, self._task(cell.seed), self._reporter)
 
-    def _train(self, cell: Cell) -> Trained:
-        """Train the weights of a cell, or what is left of their training."""
-        tuned = cell.tuned_method is not None
-        trainer = self._trainers["tuned" if tuned else "base"]
-        stage, task = trainer.stage, self._task(cell.seed)
-        if tuned:
-            transform = cell.calls.transform(factor=cell.tuned_factor or 1.0, original_length=self.config.train.length)
-            params = self._trained(dataclasses.replace(cell, tuned_method=None, tuned_factor=None)).params
-        else:
-            transform = PLAIN.transform(factor=1.0, original_length=self.config.train.length)
-            _, params = nnx.split(make_decoder(self.config, vocab=task.vocab, seed=cell.seed))
-        name = f"fine-tuning {cell.label}" if tuned else "training"
-        pace = Pace(
-            self._reporter,
-            f"{name}, seed {cell.seed}",
-            tokens_per_step=stage.length * stage.batch,
-            steps=stage.steps,
-            counted=cell.metric == "training",
-        )
-        schedules = group_schedules(self.config, transform, length=stage.length)
-        return trainer.run(
-            params, schedules, task, checkpoint_folder(self.folder, self.config, cell, self.corpus), pace
-        )
+    def export(self, cell: Cell) -> Path:
+        """The folder of a cell's tuned weights in the form of the checkpoint; written unless it is there.
 
+        Raises:
+          MissingResult: the weights failed.
+        """
+        published = self._published
+        assert published is not None  # the rules allow no export without
 
-def checkpoint_folder(folder: Path, config: ExperimentConfig, cell: Cell, corpus: str | None) -> Path:
-    """Where the checkpoints of a cell's weights lie: `checkpoints/<config hash>-<text's digest>/base-seed0`.
+        def write(draft: Path) -> None:
+            published.save(self._trained(cell).params, cell.tuned_transform(self.config), draft)
 
-    The digests keep a run from going on with weights that another config or another text left behind.
-    """
-    name = f"base-seed{cell.seed}"
-    if cell.tuned_method is not None:
-        written = re.sub(r"[^A-Za-z0-9_.]+", "-", cell.tuned_method).strip("-")
-        digest = hashlib.sha256(cell.tuned_method.encode()).hexdigest()[:6]
-        name = f"tuned-{written[:60]}-{digest}-x{cell.tuned_factor:g}-seed{cell.seed}"
-    origin = "-".join(digest[:12] for digest in (config_hash(config), corpus) if digest)
-    return folder / "checkpoints" / origin / name
+        return export(write, self.folder / FOLDER / weights_name(cell))

@@ -1,82 +1,136 @@
 """The decoder of an experiment, and the schedules that its layer groups are called with."""
 
+import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from flax import nnx
 
 from rope_jax import nn
-from rope_jax.experiment.config import ExperimentConfig, ModelConfig
-from rope_jax.schedule import FrequencySchedule, geometric_schedule
+from rope_jax.experiment.config import ExperimentConfig
+from rope_jax.scaling import chain
+from rope_jax.schedule import FrequencySchedule
+from rope_jax.spec import ModelRope, RopeSpec
+
+Schedules = dict[str, FrequencySchedule | None] | None
 
 
-def make_decoder(config: ExperimentConfig, *, vocab: int, seed: int) -> nn.Decoder:
-    """A freshly initialised decoder.
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """The model of an experiment without its weights: how it is rotated, and where that may be edited.
+
+    Args:
+      rope: the settings before any method, by the decoder's layer groups; None for a model that is not rotated.
+      windows: layer group -> sliding window in tokens.
+      trained_length: tokens that the weights are trained on.
+      published: the decoder's config of a checkpoint; None for a model that is trained here.
+      name: of the checkpoint.
+      own_length: what the checkpoint itself gives for its trained length.
+      parameters: of the checkpoint.
+      own_rope: the checkpoint's settings by the layer groups of its configuration.
+    """
+
+    rope: ModelRope | None
+    windows: dict[str, int] = field(default_factory=dict)
+    trained_length: int = 64
+    published: nn.DecoderConfig | None = None
+    name: str = ""
+    own_length: int | None = None
+    own_rope: ModelRope | None = None
+    parameters: int = 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers must know of the checkpoint."""
+        doubts = () if self.own_rope is None else self.own_rope.warnings
+        if self.own_length in (None, self.trained_length):
+            return doubts
+        return (
+            f"{self.name} gives {self.own_length} tokens for its trained length; train.length = "
+            f"{self.trained_length} is taken for it.",
+            *doubts,
+        )
+
+    @property
+    def extended(self) -> tuple[str, ...]:
+        """The layer groups that a scaling method edits.
+
+        A group without rotation has nothing to edit; a group whose sliding window lies within the trained length meets
+        no distance that training did not show it, so it keeps its frequencies.
+        """
+        if self.rope is None:
+            return ()
+        inside = {group for group, window in self.windows.items() if window <= self.trained_length}
+        return tuple(group for group, spec in self.rope.specs.items() if spec is not None and group not in inside)
+
+    def composed(self, transform: Callable[..., FrequencySchedule]) -> ModelRope | None:
+        """The model's rotary settings with a method on top of its own in every group that methods edit."""
+        if self.rope is None:
+            return None
+        specs = {
+            group: dataclasses.replace(spec, transform=chain(spec.transform, transform))  # type: ignore[arg-type]
+            if spec is not None and group in self.extended
+            else spec
+            for group, spec in self.rope.specs.items()
+        }
+        return dataclasses.replace(self.rope, specs=specs)
+
+    def schedules(self, transform: Callable[..., FrequencySchedule], *, length: int) -> Schedules:
+        """What the decoder is called with: layer group -> schedule, or None for a model that is not rotated.
+
+        Args:
+          transform: the scaling method, called as `transform(schedule, length=length)`.
+          length: tokens in the sequence.
+        """
+        rope = self.composed(transform)
+        return None if rope is None else rope.schedules(length)
+
+    def recorded(self, schedules: Schedules) -> FrequencySchedule | None:
+        """The schedule that a row shows: that of the first group that methods edit, else of the first that turns."""
+        turning = {group: schedule for group, schedule in (schedules or {}).items() if schedule is not None}
+        return next((turning[group] for group in (*self.extended, *turning)), None)
+
+
+def fresh_subject(config: ExperimentConfig) -> Subject:
+    """The model that is trained here."""
+    model = config.model
+    if model.positional != "rope":
+        return Subject(None, trained_length=config.train.length)
+    spec = RopeSpec(model.rotary_dim, theta=model.theta, layout=model.layout, head_dim=model.head_dim)
+    specs = {group: None if group in model.no_rope else spec for group in dict.fromkeys(model.pattern)}
+    return Subject(ModelRope(specs, tuple(model.pattern)), dict(model.windows), config.train.length)
+
+
+def decoder_config(config: ExperimentConfig, subject: Subject, *, vocab: int) -> nn.DecoderConfig:
+    """The shape of the decoder: the checkpoint's, or that of the settings.
 
     Args:
       config: the experiment; learned positions get a row for every position up to its longest length.
+      subject: its model.
       vocab: number of token ids of the task.
-      seed: of the initial weights.
     """
     model = config.model
-    shape = nn.DecoderConfig(
+    if subject.published is not None:
+        return dataclasses.replace(subject.published, remat=model.remat, dtype=model.dtype)
+    return nn.DecoderConfig(
         vocab=vocab,
-        embed=model.embed,
-        layers=model.layers,
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        mlp=model.mlp,
-        tied=model.tied,
-        qk_norm=model.qk_norm,
-        bias=model.bias,
-        pattern=model.pattern,
         windows=tuple(sorted(model.windows.items())),
-        softcap=model.softcap,
-        sinks=model.sinks,
-        positional=model.positional,
         max_length=config.longest if model.positional == "learned" else None,
-        layout=model.layout,
-        remat=model.remat,
-        dtype=model.dtype,
+        **{name: getattr(model, name) for name in SHAPE},
     )
-    return nn.Decoder(shape, rngs=nnx.Rngs(seed))
 
 
-def extended_groups(config: ExperimentConfig) -> tuple[str, ...]:
-    """The layer groups that a scaling method edits.
-
-    A group without rotation has nothing to edit; a group whose sliding window lies within the trained length meets no
-    distance that training did not show it, so it keeps the plain frequencies.
-    """
-    model = config.model
-    if model.positional != "rope":
-        return ()
-    inside = {group for group, window in model.windows.items() if window <= config.train.length}
-    return tuple(group for group in dict.fromkeys(model.pattern) if group not in inside and group not in model.no_rope)
+SHAPE = (
+    *("embed", "layers", "heads", "kv_heads", "head_dim", "mlp", "tied", "qk_norm", "bias", "pattern", "softcap"),
+    *("sinks", "positional", "layout", "remat", "dtype"),
+)
 
 
-def plain_schedule(model: ModelConfig) -> FrequencySchedule:
-    """The schedule that the model is trained with."""
-    return geometric_schedule(model.rotary_dim, theta=model.theta)
+def make_decoder(config: ExperimentConfig, *, vocab: int, seed: int) -> nn.Decoder:
+    """A freshly initialised decoder of the shape that the settings give; see `decoder_config`."""
+    return nn.Decoder(decoder_config(config, fresh_subject(config), vocab=vocab), rngs=nnx.Rngs(seed))
 
 
-def group_schedules(
-    config: ExperimentConfig, transform: Callable[..., FrequencySchedule], *, length: int
-) -> dict[str, FrequencySchedule | None] | None:
-    """What the decoder is called with: layer group -> schedule, or None for a model that is not rotated.
-
-    Args:
-      config: the experiment.
-      transform: the scaling method, called as `transform(schedule, length=length)`.
-      length: tokens in the sequence.
-    """
-    model = config.model
-    if model.positional != "rope":
-        return None
-    plain = plain_schedule(model)
-    extended = transform(plain, length=length)
-    edited = extended_groups(config)
-    return {
-        group: None if group in model.no_rope else extended if group in edited else plain
-        for group in dict.fromkeys(model.pattern)
-    }
+def group_schedules(config: ExperimentConfig, transform: Callable[..., FrequencySchedule], *, length: int) -> Schedules:
+    """What the decoder of the settings is called with under a method; see `Subject.schedules`."""
+    return fresh_subject(config).schedules(transform, length=length)

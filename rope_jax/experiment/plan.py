@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rope_jax.experiment.config import ExperimentConfig
+from rope_jax.experiment.export import exported_rope
 from rope_jax.experiment.methods import Method, parse_method
-from rope_jax.experiment.model import extended_groups, group_schedules
+from rope_jax.experiment.model import Schedules, Subject
+from rope_jax.experiment.published import subject_of
 from rope_jax.experiment.results import cell_key
 from rope_jax.experiment.train import base_stage, tuning_stage
+from rope_jax.huggingface import to_huggingface
 from rope_jax.schedule import FrequencySchedule
 
 PLAIN = parse_method("Identity()")
@@ -47,24 +50,33 @@ class Cell:
         """The frequency transform of the cell."""
         return self.calls.transform(factor=self.factor, original_length=config.train.length)
 
-    def schedules(
-        self, config: ExperimentConfig, length: int | None = None
-    ) -> dict[str, FrequencySchedule | None] | None:
+    def schedules(self, config: ExperimentConfig, subject: Subject, length: int | None = None) -> Schedules:
         """What the decoder is called with: layer group -> schedule."""
-        return group_schedules(config, self.transform(config), length=length or self.length)
+        return subject.schedules(self.transform(config), length=length or self.length)
+
+    def tuned_transform(self, config: ExperimentConfig) -> Callable[..., FrequencySchedule]:
+        """The frequency transform that the weights of the cell are tuned with."""
+        return self.calls.transform(factor=self.tuned_factor or 1.0, original_length=config.train.length)
 
 
-def plan(config: ExperimentConfig) -> list[Cell]:
+def plan(config: ExperimentConfig, subject: Subject | None = None) -> list[Cell]:
     """Every cell of the sweep: seed x phase x method x factor x length x metric, each key once.
 
     A method that takes no factor (it has none, or it was written out) has one cell per length. Tuned weights are
-    evaluated with the method they were tuned with; "match" is then never below the multiple they were tuned at.
+    evaluated with the method they were tuned with; "match" is then never below the multiple they were tuned at. Of a
+    checkpoint there is no cell of base training.
+
+    Args:
+      config: the experiment.
+      subject: its model; made of the config when left out.
 
     Raises:
       ValueError: a method does not parse or does not fit the model; two methods mean the same; a stride that does not
-        divide the trained length; too few windows for a standard error.
+        divide the trained and the longest length; too few windows for a standard error; a tuned model that cannot be
+        exported.
     """
-    _check(config)
+    subject = subject or subject_of(config)
+    _check(config, subject)
     cells: dict[str, Cell] = {}
     for seed in config.seeds:
         for cell in (*_base(config, seed), *_tuned(config, seed)):
@@ -72,7 +84,9 @@ def plan(config: ExperimentConfig) -> list[Cell]:
     # Built here and thrown away, so that what cannot be built is refused before the first step.
     for cell in cells.values():
         try:
-            cell.schedules(config)
+            cell.schedules(config, subject)
+            if config.finetune.export and cell.metric == "training":
+                to_huggingface(exported_rope(subject, cell.tuned_transform(config)))
         except (TypeError, ValueError, OverflowError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"{_entry(config, cell)}: {error}") from error
@@ -86,7 +100,8 @@ def work(config: ExperimentConfig, cell: Cell) -> float:
         return 3.0 * stage.tokens
     evaluate = config.evaluate
     if cell.metric == "truncated_loss":
-        return float(evaluate.windows * config.longest * config.train.length / evaluate.truncation_stride)
+        moves = 1 + (config.longest - config.train.length) // evaluate.truncation_stride
+        return float(evaluate.windows * (moves + 1) * config.train.length)
     items = evaluate.windows if cell.metric == "loss" else evaluate.depths * evaluate.trials
     return float(items * cell.length)
 
@@ -101,7 +116,8 @@ def _entry(config: ExperimentConfig, cell: Cell) -> str:
 
 def _base(config: ExperimentConfig, seed: int) -> Iterator[Cell]:
     common: dict[str, Any] = {"phase": "base", "seed": seed}
-    yield _training(config, common, PLAIN, 1.0, config.train.length)
+    if not config.starts_trained:
+        yield _training(config, common, PLAIN, 1.0, config.train.length)
     if config.data.task == "text":
         yield _truncation(config, common, PLAIN, 1.0)
     for written in config.sweep.methods:
@@ -148,13 +164,15 @@ def _evaluations(config: ExperimentConfig, common: dict[str, Any], method: Metho
         factors = ("match",) if "match" in factors else (1.0,)
     for factor in factors:
         rule = "match" if factor == "match" and method.written_factor is None else "fixed"
-        for multiple in config.sweep.multiples:
+        lengths = config.sweep.lengths(config.train.length)
+        for multiple, length in zip(config.sweep.multiples, lengths, strict=True):
+            # A window shorter than the trained length is not stretched.
             value = max(least, float(multiple)) if factor == "match" else float(factor)
             yield Cell(
                 **common,
                 **named,
                 metric=metric,
-                length=multiple * config.train.length,
+                length=length,
                 factor=_factor(method, value),
                 factor_rule=rule,
             )
@@ -165,12 +183,14 @@ def _factor(method: Method, factor: float) -> float:
     return factor if method.takes_factor else method.written_factor or 1.0
 
 
-def _check(config: ExperimentConfig) -> None:
+def _check(config: ExperimentConfig, subject: Subject) -> None:
     """Rules that need the methods."""
     length, stride = config.train.length, config.evaluate.truncation_stride
-    if config.data.task == "text" and length % stride:
+    if config.data.task == "text" and (length % stride or config.longest % stride):
+        also = "" if length % stride else f" and the longest length, {config.longest}"
         raise ValueError(
-            f"`evaluate.truncation_stride` must divide train.length = {length}; got {stride}. Use a smaller power of 2."
+            f"`evaluate.truncation_stride` must divide train.length = {length}{also}; got {stride}. "
+            "Use a smaller power of 2."
         )
     if config.data.task == "text" and config.evaluate.windows < 2:
         raise ValueError("`evaluate.windows` must be at least 2, for a standard error; got 1. 48 is a fair start.")
@@ -183,7 +203,7 @@ def _check(config: ExperimentConfig) -> None:
                     f"`{table}.methods` must differ; got {texts[text]!r} and {written!r}, both {text}. Delete one."
                 )
             texts[text] = written
-            if text != "Identity()" and not extended_groups(config):
+            if text != "Identity()" and not subject.extended:
                 raise ValueError(
                     f"`{table}.methods` must reach a rotated layer whose window exceeds train.length; got "
                     f"{written!r} for a model without one. Leave a group of model.pattern out of windows and no_rope."

@@ -73,6 +73,10 @@ class Reporter:
         tail = "" if self.console.is_terminal else f"; {self.left()}"
         self._say(f"[{self._ended}/{self._cells}] {line}{tail}")
 
+    def note(self, line: str) -> None:
+        """Say something that a reader of the numbers must know."""
+        self._say(f"note: {line}")
+
     def left(self) -> str:
         """The time left at the pace so far."""
         if self._advanced <= 0:

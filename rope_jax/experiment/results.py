@@ -63,9 +63,11 @@ class Results:
         folder: made if absent.
         config: the experiment. Rows that bear another config's hash refuse the folder.
         corpus: digest of the text, None for a task without. Rows that bear another one refuse the folder.
+        checkpoint: name, digest, parameters and trained length of the checkpoint that the weights start from, None for
+            weights that are trained here. Rows that bear another digest refuse the folder.
 
     Raises:
-        ValueError: the folder holds results of another config or text, or a line that is not a row.
+        ValueError: the folder holds results of another config, text or checkpoint, or a line that is not a row.
         RuntimeError: another run has the folder open.
 
     Example:
@@ -75,11 +77,18 @@ class Results:
                 results.append({**cell, "label": "YaRN", "value": 1.5, "count": 768, "seconds": 2.0})
     """
 
-    def __init__(self, folder: str | Path, config: ExperimentConfig, corpus: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        config: ExperimentConfig,
+        corpus: str | None = None,
+        checkpoint: Mapping[str, Any] | None = None,
+    ) -> None:
         self.folder = Path(folder)
         self.path = self.folder / FILE
         self.config = config
         self.corpus = corpus
+        self.checkpoint = None if checkpoint is None else dict(checkpoint)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
@@ -96,6 +105,7 @@ class Results:
             "config_hash": config_hash(config),
             "config": config_dict(config),
             "corpus": corpus,
+            "checkpoint": self.checkpoint,
             "task": config.data.task,
             "trained_length": config.train.length,
             "device": device_name(),
@@ -131,7 +141,8 @@ class Results:
                 measured; or "error" in place of "value" for a cell that failed, which a later run tries again.
 
         Returns:
-            The whole row: with key, config_hash, config, corpus, task, trained_length, device, versions and commit.
+            The whole row: with key, config_hash, config, corpus, checkpoint, task, trained_length, device, versions and
+            commit.
 
         Raises:
             ValueError: neither or both of value and error, a field of the wrong type (see `check_row`), a number that
@@ -173,7 +184,10 @@ class Results:
     def _refuse_other(self, row: Mapping[str, Any]) -> None:
         """Raises when a row was made under settings that bear on numbers and differ from this config's."""
         if row["config_hash"] == config_hash(self.config):
-            self._refuse_other_text(row.get("corpus"))
+            self._refuse_other_origin(
+                "model.checkpoint", "checkpoint", _digest(row.get("checkpoint")), _digest(self.checkpoint)
+            )
+            self._refuse_other_origin("data.source", "text", row.get("corpus"), self.corpus)
             return
         try:
             here, there = bearing(config_dict(self.config)), bearing(row["config"])
@@ -192,14 +206,18 @@ class Results:
             "Give another output folder."
         )
 
-    def _refuse_other_text(self, corpus: str | None) -> None:
-        """Raises when a row was measured on other text than this run reads."""
-        if corpus != self.corpus:
-            there, here = (f"digest {digest[:12]}" if digest else "none recorded" for digest in (corpus, self.corpus))
+    def _refuse_other_origin(self, setting: str, what: str, there: str | None, here: str | None) -> None:
+        """Raises when a row was measured on another text, or started from another checkpoint, than this run reads."""
+        if there != here:
+            known, found = (f"digest {digest[:12]}" if digest else "none recorded" for digest in (there, here))
             raise ValueError(
-                f"`data.source` must lead to the text of the finished rows, {there} in {self.path}; got {here}: the "
-                "files or their names differ. Restore that text, or give another output folder."
+                f"`{setting}` must lead to the {what} of the finished rows, {known} in {self.path}; got {found}: the "
+                f"files or their names differ. Restore that {what}, or give another output folder."
             )
+
+
+def _digest(checkpoint: Mapping[str, Any] | None) -> str | None:
+    return None if checkpoint is None else str(checkpoint.get("digest"))
 
 
 def _drop_torn_line(file: int, path: Path) -> None:

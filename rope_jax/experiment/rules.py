@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from rope_jax.experiment.settings import ExperimentConfig
+from rope_jax.experiment.settings import DataConfig, ExperimentConfig, ModelConfig
 
 LONGEST_NAME = 100  # characters
 LONGEST_PATH = 255  # bytes of one name, on the usual file systems
@@ -21,6 +21,7 @@ def validate(config: ExperimentConfig) -> None:
     for path, number in _numbers(dataclasses.asdict(config)):
         _require(math.isfinite(number), path, "be finite", number, "Give a number.")
     _ranges(config)
+    _checkpoint(config)
     _model(config)
     _sweep(config)
     _finetune(config)
@@ -60,6 +61,7 @@ def _ranges(config: ExperimentConfig) -> None:
     _distinct(seeds, "seeds")
     tables = {table: getattr(config, table) for table in ("data", "model", "train", "evaluate", "finetune")}
     from_zero = {"train.warmup", "finetune.steps", "finetune.warmup"}
+    from_zero |= {"train.steps"} if config.starts_trained else set()
     for table, settings in tables.items():
         for key, value in dataclasses.asdict(settings).items():
             path = f"{table}.{key}"
@@ -75,11 +77,32 @@ def _ranges(config: ExperimentConfig) -> None:
     _require(0 < train.b2 < 1, "train.b2", "lie between 0 and 1", train.b2, "Use 0.95.")
     fraction = train.final_fraction
     _require(0 <= fraction <= 1, "train.final_fraction", "lie in [0, 1]", fraction, "Use 0.05.")
-    _require(
-        train.warmup < train.steps, "train.warmup", f"be below train.steps = {train.steps}", train.warmup, "Lower it."
-    )
+    warms = config.starts_trained or train.warmup < train.steps
+    _require(warms, "train.warmup", f"be below train.steps = {train.steps}", train.warmup, "Lower it.")
     rule = "be a multiple of 4, since losses are reported by quarters of it"
     _require(train.length % 4 == 0, "train.length", rule, train.length, "Round it up.")
+
+
+def _checkpoint(config: ExperimentConfig) -> None:
+    """With a checkpoint nothing is shaped or trained from the start; without one, nothing can be exported."""
+    if not config.starts_trained:
+        rule = "be false without a checkpoint, whose form it has"
+        _require(not config.finetune.export, "finetune.export", rule, True, "Set model.checkpoint, or leave it out.")
+        return
+    defaults = dataclasses.asdict(ModelConfig(checkpoint=config.model.checkpoint))
+    for name, value in dataclasses.asdict(config.model).items():
+        if name not in ("remat", "dtype"):
+            rule = "be left out with model.checkpoint, which has its own shape"
+            _require(value == defaults[name], f"model.{name}", rule, value, "Delete the line.")
+    steps = config.train.steps
+    rule = "be 0 with model.checkpoint, which is trained already"
+    _require(steps == 0, "train.steps", rule, steps, "Write steps = 0; finetune.steps trains it further.")
+    rule = "be false while finetune.steps is 0"
+    exports = config.finetune.steps > 0 or not config.finetune.export
+    _require(exports, "finetune.export", rule, True, "Set finetune.steps, or leave it out.")
+    once = config.trains or config.data.task == "passkey" or len(config.seeds) == 1
+    rule = "hold one entry where nothing is drawn: a checkpoint reads the same windows under each"
+    _require(once, "seeds", rule, config.seeds, "Write seeds = [0].")
 
 
 def _model(config: ExperimentConfig) -> None:
@@ -120,9 +143,11 @@ def _sweep(config: ExperimentConfig) -> None:
     _distinct(factors, "sweep.factors")
     for factor in factors:
         _require(factor == "match" or float(factor) >= 1, "sweep.factors", "be at least 1", factor, 'Or use "match".')
+    rule = "be quarters above 0, such as 0.5, since losses are reported by quarters of train.length"
+    for multiple in multiples:
+        _require(multiple > 0 and float(4 * multiple).is_integer(), "sweep.multiples", rule, multiple, "Round it.")
     increasing = all(low < high for low, high in itertools.pairwise(multiples))
-    rule = "increase and start with 1"
-    _require(multiples[:1] == (1,) and increasing, "sweep.multiples", rule, multiples, "Write [1, 2, 4, 8].")
+    _require(1 in multiples and increasing, "sweep.multiples", "increase and hold 1", multiples, "Write [1, 2, 4, 8].")
 
 
 def _finetune(config: ExperimentConfig) -> None:
@@ -148,9 +173,15 @@ def _finetune(config: ExperimentConfig) -> None:
 
 def _passkey(config: ExperimentConfig) -> None:
     """The key, the question and the answer have to fit the shortest length."""
-    data, length = config.data, config.train.length
+    data, length = config.data, min(config.sweep.lengths(config.train.length))
+    if config.starts_trained:
+        for name in ("key_symbols", "filler_symbols"):
+            rule = "be left out with model.checkpoint, whose keys are numbers among sentences"
+            value = getattr(data, name)
+            _require(value == getattr(DataConfig(), name), f"data.{name}", rule, value, "Delete the line.")
+        return  # whether its words fit a length, its tokenizer says
     needed = 2 * data.key_length + config.evaluate.depths
-    cure = f"Use train.length >= {needed}, or a shorter data.key_length."
+    cure = f"Use at least {needed} for the shortest length, or a shorter data.key_length."
     rule = f"hold two keys of {data.key_length} tokens and {config.evaluate.depths} different depths"
     _require(length >= needed, "train.length", rule, length, cure)
     _require(data.key_symbols >= 2, "data.key_symbols", "be at least 2", data.key_symbols, "Use 32.")
@@ -160,5 +191,6 @@ def _text(config: ExperimentConfig) -> None:
     """The held-out text has to hold the longest window and its last target."""
     data, needed = config.data, config.longest + 1
     _require(bool(data.source), "data.source", 'be "stdlib", a file or a glob', data.source, "Name one.")
-    rule = f"hold a window of the longest length and its last target, {needed} bytes"
-    _require(data.held_out_bytes >= needed, "data.held_out_bytes", rule, data.held_out_bytes, "Raise it.")
+    rule = f"hold a window of the longest length and its last target, {needed} tokens"
+    holds = not config.trains or data.held_out_tokens >= needed
+    _require(holds, "data.held_out_tokens", rule, data.held_out_tokens, "Raise it.")

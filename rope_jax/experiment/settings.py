@@ -6,25 +6,27 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What is learned: bytes of text, or finding a key in filler."""
+    """What is learned: text (bytes; for a checkpoint the tokens of its own tokenizer), or finding a key in filler."""
 
     task: Literal["text", "passkey"] = "text"
     source: str = "stdlib"
     """"stdlib" (the running Python's own modules), a file, or a glob."""
-    held_out_bytes: int = 500_000
-    """Text kept from training, in whole files; at most half of the text."""
+    held_out_tokens: int = 500_000
+    """Text kept from training, in whole files; at most half of the text. Without any training all text is held out."""
     key_length: int = 3
-    """Tokens of the key that is to be found."""
+    """Tokens of the key that is to be found; for a checkpoint, decimal digits."""
     key_symbols: int = 32
-    """Size of the alphabet of keys; guessing finds one in that many."""
+    """Size of the alphabet of keys; guessing finds one in that many. For a checkpoint, keys are numbers in words."""
     filler_symbols: int = 16
-    """Size of the filler's alphabet, disjoint from that of keys."""
+    """Size of the filler's alphabet, disjoint from that of keys. For a checkpoint, filler is sentences."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """The decoder. `pattern` names a group for each layer by one letter and repeats over the layers."""
 
+    checkpoint: str = ""
+    """A folder in Hugging Face form, a .gguf file or a hub id to start from; then only `remat` and `dtype` apply."""
     embed: int = 128
     """Width of the residual stream."""
     layers: int = 4
@@ -70,10 +72,11 @@ class TrainConfig:
     """Training at the original length: AdamW, linear warmup, cosine decay to `final_fraction`."""
 
     length: int = 64
-    """The trained length, in tokens."""
+    """The trained length, in tokens; for a checkpoint, the length that it was trained at."""
     batch: int = 32
     """Rows in a step."""
     steps: int = 600
+    """0 with a checkpoint, and only then."""
     learning_rate: float = 3e-3
     final_fraction: float = 0.05
     """Learning rate at the end, as a share of its peak."""
@@ -95,7 +98,12 @@ class SweepConfig:
     methods: tuple[str, ...] = ("Identity()",)
     factors: tuple[float | Literal["match"], ...] = ("match",)
     """"match" is the length of the cell divided by the trained length."""
-    multiples: tuple[int, ...] = (1, 2, 4, 8)
+    multiples: tuple[float, ...] = (1, 2, 4, 8)
+    """Lengths in trained lengths; quarters are allowed, such as 0.5."""
+
+    def lengths(self, trained_length: int) -> tuple[int, ...]:
+        """The lengths in tokens, shortest first."""
+        return tuple(round(multiple * trained_length) for multiple in self.multiples)
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,8 @@ class FinetuneConfig:
     learning_rate: float = 3e-4
     warmup: int = 10
     methods: tuple[str, ...] = ()
+    export: bool = False
+    """Write every tuned model as a Hugging Face folder, into `exports` of the run; for a checkpoint only."""
 
 
 @dataclass(frozen=True)
@@ -145,4 +155,14 @@ class ExperimentConfig:
     @property
     def longest(self) -> int:
         """The longest length evaluated, in tokens."""
-        return max(self.sweep.multiples) * self.train.length
+        return max(self.sweep.lengths(self.train.length))
+
+    @property
+    def starts_trained(self) -> bool:
+        """Whether the weights come from a checkpoint."""
+        return bool(self.model.checkpoint)
+
+    @property
+    def trains(self) -> bool:
+        """Whether any weights are trained, at the original length or further."""
+        return not self.starts_trained or self.finetune.steps > 0

@@ -59,7 +59,7 @@ def effective_length(rows: Iterable[Row]) -> int:
     return longest
 
 
-def headline_multiple(lengths: Iterable[int], trained_length: int) -> int:
-    """The multiple of the trained length that the summary quotes: 4 where it was evaluated, else the largest."""
-    multiples = {length // trained_length for length in lengths}
-    return 4 if 4 in multiples else max(multiples)
+def headline_length(lengths: Iterable[int], trained_length: int) -> int:
+    """The length that the summary quotes: four times the trained one where it was evaluated, else the longest."""
+    evaluated = set(lengths)
+    return 4 * trained_length if 4 * trained_length in evaluated else max(evaluated)

@@ -9,19 +9,22 @@ from typing import Any
 import jax
 
 from rope_jax.experiment.config import ExperimentConfig
-from rope_jax.experiment.measure import Laboratory, MissingResult
+from rope_jax.experiment.measure import Laboratory
 from rope_jax.experiment.plan import Cell, plan, work
 from rope_jax.experiment.progress import Reporter
+from rope_jax.experiment.published import subject_of
 from rope_jax.experiment.results import Results, cell_key
+from rope_jax.experiment.weights import MissingResult
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of a sweep did: cells finished now, failed (with their reasons), and left waiting for those."""
+    """What a run of a sweep did: cells finished now, failed (with their reasons), left waiting for those; exports."""
 
     finished: int
     failed: tuple[str, ...]
     waiting: int
+    exported: tuple[Path, ...] = ()
 
 
 class Sweep:
@@ -48,11 +51,12 @@ class Sweep:
     ) -> None:
         self.config = config
         self.folder = Path(config.output) / config.name
-        self.cells = [cell for cell in plan(config) if not metrics or cell.metric in metrics]
+        self.subject = subject_of(config)
+        self.cells = [cell for cell in plan(config, self.subject) if not metrics or cell.metric in metrics]
         self._reporter = reporter or Reporter()
-        self._laboratory = Laboratory(config, self.folder, self._reporter)
+        self._laboratory = Laboratory(config, self.folder, self._reporter, self.subject)
         # Last, since it makes the folder.
-        self._results = Results(self.folder, config, self._laboratory.corpus)
+        self._results = Results(self.folder, config, self._laboratory.corpus, self._laboratory.origin)
 
     def __enter__(self) -> "Sweep":
         return self
@@ -76,6 +80,8 @@ class Sweep:
         with self._reporter as reporter:
             total = sum(work(self.config, cell) for cell in pending)
             reporter.begin(cells=len(self.cells), finished=len(self.cells) - len(pending), work=total)
+            for line in self.subject.notes:
+                reporter.note(line)
             for cell in pending:
                 try:
                     row = self._finish(cell)
@@ -88,7 +94,15 @@ class Sweep:
                     reporter.cell_ended(failed[-1])
                 else:
                     reporter.cell_ended(f"{describe(cell)}: {row['value']:.4g} ({row['seconds']:.1f} s)")
-        return Outcome(len(pending) - len(failed) - waiting, tuple(failed), waiting)
+        return Outcome(len(pending) - len(failed) - waiting, tuple(failed), waiting, self._exported())
+
+    def _exported(self) -> tuple[Path, ...]:
+        """The folders of all tuned checkpoints, where the settings ask for them; what is not there yet is written."""
+        if not self.config.finetune.export:
+            return ()
+        tuned = [cell for cell in self.cells if cell.metric == "training" and cell.phase == "tuned"]
+        done = [cell for cell in tuned if self._results.done(cell_key(self.config, cell.row()))]
+        return tuple(self._laboratory.export(cell) for cell in done)
 
     def _finish(self, cell: Cell) -> dict[str, Any]:
         """Measure a cell and append its row; one that does not fit in memory is recorded as failed."""

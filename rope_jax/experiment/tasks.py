@@ -1,8 +1,8 @@
-"""What is learned and how it is asked: one protocol, two tasks."""
+"""What is learned and how it is asked: text, and finding a key."""
 
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -12,86 +12,68 @@ from rope_jax.experiment.data import (
     corpus_digest,
     evaluation_windows,
     load_corpus,
+    opened,
     split_corpus,
     training_batches,
 )
+from rope_jax.experiment.encoding import Encoding, encoded
+from rope_jax.experiment.items import Batch, Questions, Task
+from rope_jax.experiment.passkey_words import PasskeyWordsTask
+
+__all__ = ["TASKS", "Batch", "PasskeyTask", "Questions", "Task", "TextTask", "make_task"]
 
 SPLIT_SEED = 0  # the held-out files are the same for every seed of a sweep
 
 
-class Batch(NamedTuple):
-    """Tokens int32 [batch, length + 1] and the weight of each target `tokens[:, 1:]`, float32 [batch, length]."""
-
-    tokens: np.ndarray
-    weights: np.ndarray
-
-
-class Questions(NamedTuple):
-    """What is asked at one length: tokens int32 [items, length + 1], weights float32 [items, length].
-
-    `depths`, float32 [items], says where the key lies, from 0 (first) to 1 (last); None for text.
-    """
-
-    tokens: np.ndarray
-    weights: np.ndarray
-    depths: np.ndarray | None
-
-
-@runtime_checkable
-class Task(Protocol):
-    """What training and evaluation ask of a task.
-
-    `corpus` is the digest of the text that it reads, None for a task that draws its items.
-    """
-
-    name: str
-    vocab: int
-    metric: str
-    corpus: str | None
-
-    def train_batch(self, step: int, length: int, batch: int) -> Batch:
-        """The batch of a step: a function of (seed, step, length, batch) alone."""
-        ...
-
-    def questions(self, length: int) -> Questions:
-        """All evaluation items of one length, the same in whatever order lengths are asked."""
-        ...
-
-
 class TextTask:
-    """Predicting the next byte of text.
+    """Predicting the next token of text.
 
     Args:
-        train: documents to train on.
+        train: documents to train on; none for weights that are only judged.
         windows: int32 [count, longest + 1]; the windows of a shorter length are suffixes.
         seed: of the training order.
         corpus: digest of the whole text.
+        encoding: the checkpoint's tokenizer; None for bytes. Its BOS then opens every window, in the place of the
+            first token, which is never a target.
     """
 
     name = "text"
-    vocab = 256
     metric = "loss"
 
-    def __init__(self, train: Sequence[Document], windows: np.ndarray, seed: int, corpus: str | None = None) -> None:
+    def __init__(
+        self,
+        train: Sequence[Document],
+        windows: np.ndarray,
+        seed: int,
+        corpus: str | None = None,
+        encoding: Encoding | None = None,
+    ) -> None:
         self.train = tuple(train)
         self.windows = windows
         self.seed = seed
         self.corpus = corpus
+        self.vocab = 256 if encoding is None else encoding.vocab
+        self.bos = None if encoding is None else encoding.bos
         self._batches: dict[tuple[int, int], Any] = {}
 
     def train_batch(self, step: int, length: int, batch: int) -> Batch:
         """Windows of the training files, shuffled anew in every epoch; every target counts."""
         if (length, batch) not in self._batches:
             self._batches[length, batch] = training_batches(self.train, length, batch, self.seed)
-        return Batch(self._batches[length, batch][step], np.ones((batch, length), np.float32))
+        tokens = opened(self._batches[length, batch][step], self.bos)
+        return Batch(tokens, np.ones((batch, length), np.float32))
 
     def questions(self, length: int) -> Questions:
-        """The last `length + 1` bytes of every window."""
+        """The last `length + 1` tokens of every window, the first of them BOS where there is one."""
         longest = self.windows.shape[1] - 1
         if not 1 <= length <= longest:
             raise ValueError(f"`length` must lie between 1 and the longest window, {longest}; got {length}. Lower it.")
-        tokens = self.windows[:, longest - length :]
+        tokens = opened(self.windows[:, longest - length :], self.bos)
         return Questions(tokens, np.ones((len(tokens), length), np.float32), None)
+
+    def chance(self, questions: Questions) -> float | None:
+        """None: a loss has no chance level."""
+        return None
 
 
 class PasskeyTask:
@@ -115,6 +97,7 @@ class PasskeyTask:
     def __init__(self, data: DataConfig, depths: int, trials: int, seed: int) -> None:
         self.key_length = data.key_length
         self.first_key = 2 + data.filler_symbols
+        self.symbols = data.key_symbols
         self.vocab = self.first_key + data.key_symbols
         self.depths = depths
         self.trials = trials
@@ -141,6 +124,10 @@ class PasskeyTask:
         )
         return Questions(tokens, self._weights(length, len(tokens)), np.repeat(shares, self.trials).astype(np.float32))
 
+    def chance(self, questions: Questions) -> float:
+        """Accuracy of guessing a symbol of the key's alphabet."""
+        return 1.0 / self.symbols
+
     def _last_start(self, length: int) -> int:
         """The last index where a key can begin: the question and the answer follow it."""
         last = length - 2 * self.key_length
@@ -166,34 +153,47 @@ class PasskeyTask:
         return weights
 
 
-def _text(config: ExperimentConfig, seed: int, longest: int) -> TextTask:
+def _text(config: ExperimentConfig, seed: int, longest: int, encoding: Encoding | None) -> TextTask:
     documents = load_corpus(config.data.source)
-    train, held_out = split_corpus(documents, config.data.held_out_bytes, longest, SPLIT_SEED)
+    if encoding is not None:
+        documents = encoded(documents, encoding)
+    train, held_out = documents[:0], documents
+    if config.trains:
+        train, held_out = split_corpus(documents, config.data.held_out_tokens, longest, SPLIT_SEED)
     tail = config.train.length // 4
     windows = evaluation_windows(held_out, longest, config.evaluate.windows, tail=tail)
-    return TextTask(train, windows, seed, corpus_digest(documents))
+    return TextTask(train, windows, seed, corpus_digest(documents), encoding)
 
 
-def _passkey(config: ExperimentConfig, seed: int, longest: int) -> PasskeyTask:
+def _passkey(config: ExperimentConfig, seed: int, longest: int, encoding: Encoding | None) -> Task:
     del longest  # items are drawn for each length
-    return PasskeyTask(config.data, config.evaluate.depths, config.evaluate.trials, seed)
+    data, evaluate = config.data, config.evaluate
+    if encoding is not None:
+        return PasskeyWordsTask(encoding, data.key_length, evaluate.depths, evaluate.trials, seed)
+    return PasskeyTask(data, evaluate.depths, evaluate.trials, seed)
 
 
 # Every task by the name that configurations use. A new task adds its row here.
-TASKS: MappingProxyType[str, Callable[[ExperimentConfig, int, int], Task]] = MappingProxyType(
+TASKS: MappingProxyType[str, Callable[[ExperimentConfig, int, int, Encoding | None], Task]] = MappingProxyType(
     {"text": _text, "passkey": _passkey}
 )
 
 
-def make_task(config: ExperimentConfig, seed: int, longest: int) -> Task:
+def make_task(config: ExperimentConfig, seed: int, longest: int, encoding: Encoding | None = None) -> Task:
     """The task of `config.data` for one seed, able to ask up to `longest` tokens.
 
+    Args:
+        config: the experiment.
+        seed: of the order of training and of what is drawn.
+        longest: the longest length asked, in tokens.
+        encoding: the checkpoint's tokenizer; None for a model that is trained here, whose tokens are bytes or symbols.
+
     Raises:
-        ValueError: the text is missing or too short.
+        ValueError: the text is missing or too short, or the tokenizer has no tokens for it.
 
     Example:
         >>> config = ExperimentConfig(name="a", data=DataConfig(task="passkey"))
         >>> make_task(config, seed=0, longest=512).train_batch(0, length=64, batch=2).tokens.shape
         (2, 65)
     """
-    return TASKS[config.data.task](config, seed, longest)
+    return TASKS[config.data.task](config, seed, longest, encoding)

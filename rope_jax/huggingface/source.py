@@ -33,22 +33,38 @@ def _locate(source: str | os.PathLike[str]) -> Path:
     if path.is_file():
         return path
     name = os.fspath(source)
-    if not HUB_ID.fullmatch(name) or name.endswith(".json"):
+    if not _is_hub_id(name):
         raise FileNotFoundError(
             f"`source` must be a dict, a config.json, a folder that holds one or a hub id; got {name!r}."
         )
-    return _download(name)
+    return Path(_fetched(name, "hf_hub_download", "config.json"))
 
 
-def _download(repository: str) -> Path:
+def hub_snapshot(repository: str, patterns: tuple[str, ...], *, fetch: bool = True) -> Path:
+    """The folder of a hub repository's files of these patterns: from the cache or, with `fetch`, fetched into it.
+
+    Raises:
+      ImportError: huggingface_hub is not installed.
+      FileNotFoundError: no hub id, or neither cached nor reachable (HF_HUB_OFFLINE=1 keeps to the cache).
+    """
+    if not _is_hub_id(repository):
+        raise FileNotFoundError(f"`source` must be a folder, a file or a hub id; got {repository!r}, which is none.")
+    return Path(_fetched(repository, "snapshot_download", allow_patterns=list(patterns), local_files_only=not fetch))
+
+
+def _is_hub_id(name: str) -> bool:
+    return HUB_ID.fullmatch(name) is not None and not name.endswith((".json", ".gguf", ".safetensors"))
+
+
+def _fetched(repository: str, function: str, *files: str, **options: Any) -> str:
     try:
-        from huggingface_hub import hf_hub_download
+        import huggingface_hub
     except ImportError as missing:
         raise ImportError(
             f"`source` {repository!r} is no local file, and huggingface_hub is not installed. pip install rope-jax[hf]."
         ) from missing
     try:
-        return Path(hf_hub_download(repository, "config.json"))
+        return str(getattr(huggingface_hub, function)(repository, *files, **options))
     except Exception as error:
         raise FileNotFoundError(
             f"`source` must be a local path or a hub id; got {repository!r}, which is neither here nor reachable there."

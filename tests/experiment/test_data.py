@@ -90,18 +90,18 @@ def test_one_file_is_cut_before_its_last_bytes():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "held_out_bytes", "longest", "numbers"),
+    ("sizes", "held_out_tokens", "longest", "numbers"),
     [
         ([1000], 501, 64, ["501", "1000"]),
-        ([1000], 64, 64, ["64 tokens", "got 64 bytes"]),
-        ([100, 100, 100], 120, 128, ["128 tokens", "got 120 bytes"]),
-        ([100, 100, 100], 140, 128, ["129 bytes", "100 to 100", "300"]),
+        ([1000], 64, 64, ["64 tokens", "got 64 tokens"]),
+        ([100, 100, 100], 120, 128, ["128 tokens", "got 120 tokens"]),
+        ([100, 100, 100], 140, 128, ["129 tokens", "100 to 100", "300"]),
         ([900, 50, 50], 300, 128, ["300", "900"]),
     ],
 )
-def test_a_corpus_too_short_to_split_raises_with_the_numbers(sizes, held_out_bytes, longest, numbers):
+def test_a_corpus_too_short_to_split_raises_with_the_numbers(sizes, held_out_tokens, longest, numbers):
     with pytest.raises(ValueError, match="must") as error:
-        split_corpus(documents(*sizes), held_out_bytes, longest, seed=0)
+        split_corpus(documents(*sizes), held_out_tokens, longest, seed=0)
     assert all(number in str(error.value) for number in numbers)
 
 
@@ -137,7 +137,7 @@ def test_a_step_gives_the_same_batch_whatever_ran_before():
 
 
 def test_too_few_windows_to_train_on_raise_with_the_numbers():
-    with pytest.raises(ValueError, match=r"8 windows of 17 bytes; got 6 in 2 files of at most 80 bytes"):
+    with pytest.raises(ValueError, match=r"8 windows of 17 tokens; got 6 in 2 files of at most 80 tokens"):
         training_batches(documents(80, 40), length=16, batch=8, seed=0)
 
 
@@ -166,5 +166,7 @@ def test_scored_tails_never_overlap():
 
 
 def test_too_little_held_out_text_raises_with_the_numbers():
-    with pytest.raises(ValueError, match=r"11 windows of 21 bytes that end 8 bytes apart; got 80 places .* in 2 files"):
+    with pytest.raises(
+        ValueError, match=r"11 windows of 21 tokens that end 8 tokens apart; got 80 places .* in 2 files"
+    ):
         evaluation_windows(documents(100, 20), longest=20, count=11, tail=8)

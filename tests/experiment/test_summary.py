@@ -2,7 +2,7 @@
 
 import pytest
 
-from rope_jax.experiment.summary import combined_gain, effective_length, headline_multiple
+from rope_jax.experiment.summary import combined_gain, effective_length, headline_length
 
 
 def row(length, gain, stderr):
@@ -35,5 +35,5 @@ def test_seeds_are_averaged_before_they_are_judged():
 
 
 def test_the_headline_is_at_four_times_or_the_longest():
-    assert headline_multiple([64, 128, 256, 512], 64) == 4
-    assert headline_multiple([64, 128], 64) == 2
+    assert headline_length([64, 128, 256, 512], 64) == 256
+    assert headline_length([32, 64, 128], 64) == 128

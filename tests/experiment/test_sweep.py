@@ -108,7 +108,7 @@ def test_loss_rows_hold_the_tail_the_bins_and_the_paired_gain(finished):
     plain = of(rows, phase="base", method="Identity()", length=32)
     assert plain["truncated"] == base["value"]
     assert base["by_position"][-1] == pytest.approx(base["value"], abs=1e-12)
-    assert len(base["tails"]) == len(base["tails_at_trained_length"]) == 6
+    assert len(base["tails"]) == len(base["tails_within"]["16"]) == 6
     assert plain["context_gain_stderr"] > 0
     yarn = of(rows, phase="base", method="YaRN(beta_fast=2.0)", length=32)
     assert yarn["attention_scale"] == pytest.approx(0.1 * np.log(2) + 1)

@@ -57,7 +57,7 @@ def test_text_too_short_for_a_batch_of_either_stage_is_refused_before_anything_i
     (corpus / "long.txt").write_bytes(bytes(3000))
     config = text_config(tmp_path)
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, batch=batch))
-    with pytest.raises(ValueError, match=rf"training text must hold .* windows of {length + 1} bytes"):
+    with pytest.raises(ValueError, match=rf"training text must hold .* windows of {length + 1} tokens"):
         Sweep(config, metrics=("training",))
     assert not Path(config.output).exists()
 

@@ -15,6 +15,7 @@ import pytest
 from rope_jax.experiment.measure import Laboratory
 from rope_jax.experiment.plan import Cell
 from rope_jax.experiment.results import read_results
+from rope_jax.experiment.weights import Weights
 from tests.experiment.tiny import passkey_config, run, table, text_config, toml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,14 +80,14 @@ def test_a_length_that_does_not_fit_in_memory_is_recorded_and_tried_again(finish
 
 def test_cells_wait_for_weights_that_did_not_fit(tmp_path, monkeypatch):
     config = text_config(tmp_path)
-    train = Laboratory._train
+    train = Weights._train
 
-    def full(self, cell):
+    def full(self, cell, task, reporter):
         if cell.tuned_method:
             raise MemoryError
-        return train(self, cell)
+        return train(self, cell, task, reporter)
 
-    monkeypatch.setattr(Laboratory, "_train", full)
+    monkeypatch.setattr(Weights, "_train", full)
     outcome = run(config)
     assert (outcome.finished, len(outcome.failed), outcome.waiting) == (6, 1, 3)
 

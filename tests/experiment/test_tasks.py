@@ -119,7 +119,7 @@ def test_text_batches_of_two_lengths_do_not_mix():
 def test_seeds_share_the_held_out_text_and_differ_in_order(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(np.random.default_rng(0).integers(0, 256, 4000, dtype=np.uint8).tobytes())
-    data = DataConfig(source=str(path), held_out_bytes=1500)
+    data = DataConfig(source=str(path), held_out_tokens=1500)
     config = ExperimentConfig(name="a", data=data, evaluate=EvaluateConfig(windows=5))
     first, second = (make_task(config, seed, longest=128) for seed in (0, 1))
     assert np.array_equal(first.questions(128).tokens, second.questions(128).tokens)
@@ -133,7 +133,7 @@ def test_every_task_has_a_vocabulary_that_holds_its_tokens(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(bytes(range(256)) * 12)
     for name in TASKS:
-        data = DataConfig(task=name, source=str(path), held_out_bytes=1000)  # type: ignore[arg-type]
+        data = DataConfig(task=name, source=str(path), held_out_tokens=1000)  # type: ignore[arg-type]
         task = make_task(ExperimentConfig(name="a", data=data), seed=0, longest=64)
         tokens = np.concatenate([task.train_batch(0, 64, 4).tokens, task.questions(64).tokens])
         assert task.name == name

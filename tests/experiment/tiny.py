@@ -40,7 +40,7 @@ def text_config(folder: Path, **changes: Any) -> ExperimentConfig:
     config = ExperimentConfig(
         name="tiny",
         output=str(folder / "runs"),
-        data=DataConfig(source=source, held_out_bytes=3000),
+        data=DataConfig(source=source, held_out_tokens=3000),
         model=MODEL,
         train=TRAIN,
         sweep=SweepConfig(methods=("Identity()", "YaRN()"), multiples=(1, 2)),

@@ -170,7 +170,8 @@ def test_every_field_reaches_the_output():
     program = str(jax.make_jaxpr(output)(block(), X, narrow, POSITIONS))
     before = output(block(), X, narrow, POSITIONS)
     for name, value in CHANGES:
-        config = dataclasses.replace(PLAINEST, **{name: value}, **({"qk_norm": True} if name == "norm_epsilon" else {}))
+        changes = {name: value} | ({"qk_norm": True} if name == "norm_epsilon" else {})
+        config = dataclasses.replace(PLAINEST, **changes)
         module, x = block(config), jnp.ones((2, SEQ, 24)) if name == "embed" else X
         if name == "norm_epsilon":
             before = output(block(dataclasses.replace(PLAINEST, qk_norm=True)), X, narrow, POSITIONS)

@@ -10,6 +10,8 @@ from types import MappingProxyType
 from matplotlib.figure import Figure
 
 from rope_jax.experiment.report import curves, maps
+from rope_jax.experiment.report.origin import Origin, heading
+from rope_jax.experiment.report.passkeys import matching, unit
 from rope_jax.experiment.report.read import Row
 from rope_jax.experiment.report.series import Series, lengths_of
 from rope_jax.experiment.report.strokes import Curve, Stroke, strokes
@@ -37,9 +39,13 @@ class Picture:
 
 
 def main_drawings(
-    losses: Sequence[Series], truncated: Sequence[Series], training: Sequence[Row], phase: str
+    losses: Sequence[Series],
+    truncated: Sequence[Series],
+    training: Sequence[Row],
+    phase: str,
+    origin: Origin | None = None,
 ) -> list[Drawing]:
-    """Loss by position and context gain by length of one phase."""
+    """Loss by position and context gain by length of one phase; `origin` is the checkpoint that it starts from."""
     shown = [one for one in losses if one.phase == phase]
     if not shown:
         return []
@@ -50,12 +56,12 @@ def main_drawings(
     marks = [(trained, "trained on"), *((length, "tuned on") for length in tuned_on)]
 
     def positions(theme: Theme) -> Figure:
-        styles, heading = _strokes(losses, theme), f"{title}: loss by position"
-        return curves.loss_by_position(shown, ends, styles, theme, heading, marks)
+        styles, words = _strokes(losses, theme), heading(origin, trained, title, "loss by position")
+        return curves.loss_by_position(shown, ends, styles, theme, words, marks)
 
     def gains(theme: Theme) -> Figure:
-        styles, heading = _strokes(losses, theme), f"{title}: context gain by length"
-        return curves.gain_by_length(shown, styles, theme, heading, marks)
+        styles, words = _strokes(losses, theme), heading(origin, trained, title, "context gain by length")
+        return curves.gain_by_length(shown, styles, theme, words, marks)
 
     return [
         Drawing(
@@ -75,23 +81,22 @@ def main_drawings(
     ]
 
 
-def passkey_drawings(passkeys: Sequence[Series]) -> list[Drawing]:
+def passkey_drawings(passkeys: Sequence[Series], origin: Origin | None = None) -> list[Drawing]:
     """Where the key is found, a figure per phase."""
     found = []
     for phase, title in PHASES.items():
         shown = [one for one in passkeys if one.phase == phase and any("by_depth" in row for row in one.cells[0].rows)]
         if shown:
             caption = (
-                "Share of the key's symbols found (%), by length of the text (across) and by where the key lies in it "
-                "(down: 0 is the start, 100 the end, next to the question). The key comes from an alphabet that the "
-                "filler does not use: this is content matching, not reading."
+                f"Share of the key's {unit(shown)} found (%), by length of the text (across) and by where the key lies "
+                f"in it (down: 0 is the start, 100 the end, next to the question). {matching(shown)}"
             )
-            heading = f"{title}: keys found (%)"
-            found.append(Drawing(f"passkey_{phase}", caption, partial(maps.passkey_map, shown, heading=heading)))
+            words = heading(origin, shown[0].trained_length, title, "keys found (%)")
+            found.append(Drawing(f"passkey_{phase}", caption, partial(maps.passkey_map, shown, heading=words)))
     return found
 
 
-def spectrum_drawings(measured: Sequence[Series]) -> list[Drawing]:
+def spectrum_drawings(measured: Sequence[Series], origin: Origin | None = None) -> list[Drawing]:
     """How far every pair turns under every schedule of the sweep."""
     shown = [one for one in measured if one.phase == "base" and one.cells[-1].rows[0].get("inv_freq")]
     if not shown:
@@ -99,7 +104,9 @@ def spectrum_drawings(measured: Sequence[Series]) -> list[Drawing]:
     trained = shown[0].trained_length
 
     def draw(theme: Theme) -> Figure:
-        return maps.spectrum(shown, _strokes(measured, theme), theme, f"Turns of each pair within {trained:,} tokens")
+        whose = "" if origin is None else f"{origin['name']}: turns"
+        words = f"{whose or 'Turns'} of each pair within {trained:,} tokens"
+        return maps.spectrum(shown, _strokes(measured, theme), theme, words)
 
     caption = (
         f"Turns that each rotary pair makes within {trained:,} tokens, fastest pair left; a line per schedule, "

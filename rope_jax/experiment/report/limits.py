@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rope_jax.experiment.report.origin import origin_of
 from rope_jax.experiment.report.read import Run
 from rope_jax.experiment.report.series import Series, lengths_of
 from rope_jax.experiment.report.words import counted, extent, listing, quantity
@@ -14,12 +15,14 @@ def limits(results: Run, losses: Sequence[Series], passkeys: Sequence[Series]) -
     """Claims that a run of this task, size and number of seeds does not support."""
     said = []
     training = [row for row in results.rows if row["metric"] == "training"]
+    origin = origin_of(results.rows)
     parameters = [row["parameters"] for row in training if row.get("parameters")]
+    parameters += [origin["parameters"]] if origin else []
     if parameters and max(parameters) < SMALL:
-        trained = extent(row.get("tokens") for row in training)
+        trained = "" if origin else f" and was trained on {extent(row.get('tokens') for row in training)} tokens"
         said.append(
-            f"How a large model would do. This one has {quantity(max(parameters))} parameters and was trained on "
-            f"{trained} tokens; the order of methods may differ with size and with longer training."
+            f"How a large model would do. This one has {quantity(max(parameters))} parameters{trained}; the order of "
+            "methods may differ with size and with longer training."
         )
         if losses:
             said.append(
@@ -27,7 +30,8 @@ def limits(results: Run, losses: Sequence[Series], passkeys: Sequence[Series]) -
                 "even a context that it uses gains it little."
             )
     seeds = {row["seed"] for row in results.rows}
-    if len(seeds) == 1:
+    drawn = origin is None or bool(passkeys) or any(one.phase == "tuned" for one in losses)
+    if len(seeds) == 1 and drawn:
         asked = len(set(results.config.get("seeds") or ()))
         there = f"of the {asked} seeds that the settings ask for, one is there" if asked > 1 else "there is one"
         errors = " The standard errors say nothing about that." if losses or passkeys else ""
@@ -57,7 +61,7 @@ def limits(results: Run, losses: Sequence[Series], passkeys: Sequence[Series]) -
         )
     if passkeys:
         said.append(
-            "Whether the model reads. The key's symbols occur nowhere else in the text, so it is found by matching "
+            "Whether the model reads. The key is the only one of its kind in the text, so it is found by matching "
             "content, not by understanding what surrounds it."
         )
     return said
@@ -81,7 +85,9 @@ def missing(results: Run, losses: Sequence[Series], passkeys: Sequence[Series]) 
             "No losses, so no context gain and no effective length: "
             f"the task of this run is {results.rows[-1]['task']}."
         )
-    if not any(row["metric"] == "training" for row in results.rows):
+    if origin_of(results.rows):
+        said.append("What the checkpoint was trained on: the rows do not know it.")
+    elif not any(row["metric"] == "training" for row in results.rows):
         said.append("No row about training: tokens trained and the model's size are not known.")
     if losses and not any(row["metric"] == "truncated_loss" for row in results.rows):
         said.append("No row about truncation: the figures lack the line of the last trained length alone.")
@@ -104,7 +110,7 @@ def unfinished(config: dict[str, Any], series: Sequence[Series]) -> list[str]:
     seeds, multiples = set(config.get("seeds") or ()), sweep.get("multiples") or ()
     for one in series:
         cells = {(cell.length, row["seed"]) for cell in one.cells for row in cell.rows}
-        wanted = {(multiple * one.trained_length, seed) for multiple in multiples for seed in seeds}
+        wanted = {(round(multiple * one.trained_length), seed) for multiple in multiples for seed in seeds}
         gaps = sorted(wanted - cells)
         if gaps:
             lengths = listing([f"{length:,}" for length in dict.fromkeys(length for length, _ in gaps)])

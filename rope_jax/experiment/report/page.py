@@ -8,11 +8,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rope_jax.experiment.report import drawings, passkeys, record, tables, verdict
 from rope_jax.experiment.report.limits import limits, missing, unfinished
+from rope_jax.experiment.report.origin import in_words, origin_of
 from rope_jax.experiment.report.read import Run, read_run
 from rope_jax.experiment.report.series import Series, gather, lengths_of
 from rope_jax.experiment.report.words import counted
 from rope_jax.experiment.results import FILE
-from rope_jax.experiment.summary import headline_multiple
+from rope_jax.experiment.summary import headline_length
 
 PAGE_NAME = "report.html"
 
@@ -45,13 +46,14 @@ def figures(results: Run) -> dict[str, list[drawings.Drawing]]:
     """Which figures belong to which part of the page."""
     losses, truncated = gather(results.rows, "loss"), gather(results.rows, "truncated_loss")
     keys, training = gather(results.rows, "passkey_accuracy"), _training(results)
-    found = drawings.passkey_drawings(keys)
-    main = drawings.main_drawings(losses, truncated, training, "base")
+    origin = origin_of(results.rows)
+    found = drawings.passkey_drawings(keys, origin)
+    main = drawings.main_drawings(losses, truncated, training, "base", origin)
     return {
         "main_figures": main or found,
-        "tuned_figures": drawings.main_drawings(losses, truncated, training, "tuned"),
+        "tuned_figures": drawings.main_drawings(losses, truncated, training, "tuned", origin),
         "key_figures": found if main else [],
-        "spectra": drawings.spectrum_drawings([*losses, *keys]),
+        "spectra": drawings.spectrum_drawings([*losses, *keys], origin),
     }
 
 
@@ -68,13 +70,14 @@ def _words(results: Run, losses: Sequence[Series], keys: Sequence[Series]) -> di
     answers = ([_loss_answer(losses)] if losses else []) + ([_key_answer(results, keys)] if keys else [])
     return {
         "name": results.config.get("name", ""),
+        "origin": in_words(origin_of(results.rows), results.rows[-1]["trained_length"]) if results.rows else "",
         "answers": answers,
         "meanings": {
             kind: text for answer in answers for kind, text in answer["meaning"].items() if _met(answer, kind)
         },
         "plain_rise": verdict.PLAIN_RISE if any(one.plain for one in losses) else "",
         "main_table": _main_table(results, losses),
-        "key_table": tables.passkey_table(keys, passkeys.chance(results.config), _training(results)) if keys else None,
+        "key_table": tables.passkey_table(keys, passkeys.chance(results.rows), _training(results)) if keys else None,
         "perplexities": _perplexities(losses),
         "cost": record.cost_table(results.rows),
         "timings": record.timings_table(results.rows),
@@ -102,8 +105,8 @@ def _loss_answer(losses: Sequence[Series]) -> dict[str, Any]:
 
 def _key_answer(results: Run, keys: Sequence[Series]) -> dict[str, Any]:
     trained = keys[0].trained_length
-    length = headline_multiple(lengths_of(keys), trained) * trained
-    guess = passkeys.chance(results.config)
+    length = headline_length(lengths_of(keys), trained)
+    guess = passkeys.chance(results.rows)
     phases = {phase: [one for one in keys if one.phase == phase] for phase in drawings.PHASES}
     short, sentence = passkeys.headline(phases["base"] or keys, length, guess)
     return {

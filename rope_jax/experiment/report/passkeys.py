@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any
 
+from rope_jax.experiment.report.read import Row
 from rope_jax.experiment.report.series import Cell, Series
 from rope_jax.experiment.report.words import multiple, percent, share_with_error, some
 
@@ -22,10 +22,25 @@ MEANING = MappingProxyType(
 )
 
 
-def chance(config: dict[str, Any]) -> float | None:
-    """Accuracy of guessing one symbol of the key; None where the settings do not say."""
-    symbols = (config.get("data") or {}).get("key_symbols")
+def chance(rows: Sequence[Row]) -> float | None:
+    """Accuracy of guessing a token of the key, as the newest rows or their settings have it; None: they do not say."""
+    for row in reversed(rows):
+        if row.get("chance") is not None:
+            return float(row["chance"])
+    symbols = (rows[-1]["config"].get("data") or {}).get("key_symbols") if rows else None
     return 1.0 / symbols if symbols else None
+
+
+def unit(series: Sequence[Series]) -> str:
+    """What the key is made of."""
+    return "tokens" if any(one.published for one in series) else "symbols"
+
+
+def matching(series: Sequence[Series]) -> str:
+    """What finding the key does not show."""
+    if any(one.published for one in series):
+        return "The key is the only number in the text: this is finding digits, not understanding."
+    return "The key comes from an alphabet that the filler does not use: this is content matching, not reading."
 
 
 def classify(here: Cell | None, trained: Cell | None, guess: float | None) -> str:
@@ -66,12 +81,12 @@ def headline(series: Sequence[Series], length: int, guess: float | None) -> tupl
         share = percent(max(cell.value for one in known if (cell := one.at(trained))))
         return (
             "Not answered",
-            f"at the trained length it finds {share} of the key's symbols, which is no better than chance.",
+            f"at the trained length it finds {share} of the key's {unit(series)}, which is no better than chance.",
         )
     keepers = [name for name, kind in kinds.items() if kind == KEEPS]
     best, plain = known[0], next((one for one in known if one.plain), None)
     words = f"at {length:,} tokens, {multiple(length, trained)} the {trained:,} it was trained on"
-    numbers = f"{best.name} finds {percent(_value(best, length))} of the key's symbols"
+    numbers = f"{best.name} finds {percent(_value(best, length))} of the key's {unit(series)}"
     if plain and plain is not best:
         numbers += f", {plain.name} {percent(_value(plain, length))}"
     numbers += f", and guessing would find {percent(guess)}." if guess is not None else "."
@@ -98,7 +113,12 @@ def _value(one: Series, length: int) -> float:
 
 def asked(cell: Cell) -> int:
     """Keys asked for; their symbols are not independent, so a key counts once."""
-    return max(1, round(sum((row.get("count") or 0) / row["config"]["data"].get("key_length", 1) for row in cell.rows)))
+    return max(1, round(sum(row.get("keys") or _keys(row) for row in cell.rows)))
+
+
+def _keys(row: Row) -> float:
+    symbols: float = (row.get("count") or 0) / row["config"]["data"].get("key_length", 1)
+    return symbols
 
 
 def _by_chance(cell: Cell, guess: float | None) -> bool:

@@ -41,7 +41,7 @@ def cost_table(rows: Sequence[Row]) -> Table:
         )
     body.append((Entry("in all"), Entry(NONE), _seconds(rows), Entry(NONE), Entry(NONE)))
     caption = f"What it cost, on {' and '.join(distinct(rows, 'device')) or 'a device that the rows do not name'}."
-    if any(row["phase"] == "tuned" for row in runs):
+    if {row["phase"] for row in runs} == {"base", "tuned"}:
         caption += " The tokens of fine-tuning include those of the training before it."
     return Table(caption, ("part", "how many", "time", "tokens of a run", "steps of a run"), tuple(body))
 
@@ -63,6 +63,10 @@ def settings_tables(config: dict[str, Any]) -> list[Table]:
     """The resolved config, a table per section."""
     flat = {key: value for key, value in config.items() if not isinstance(value, dict)}
     sections = {"experiment": flat} | {key: value for key, value in config.items() if isinstance(value, dict)}
+    model = sections.get("model") or {}
+    if model.get("checkpoint"):
+        # The other settings of a model are those of one that is trained here.
+        sections["model"] = {name: model[name] for name in ("checkpoint", "remat", "dtype") if name in model}
     return [
         Table(name, ("setting", "value"), tuple((Entry(key), Entry(_written(value))) for key, value in section.items()))
         for name, section in sections.items()
@@ -75,12 +79,15 @@ def provenance_table(results: Run) -> Table:
     found = {
         "commit": distinct(rows, "commit") or ["not recorded"],
         "configuration": distinct(rows, "config_hash"),
+        "checkpoint": list(dict.fromkeys(str(row["checkpoint"]["digest"]) for row in rows if row.get("checkpoint"))),
         "device": distinct(rows, "device"),
     }
     for row in rows:
         for package, version in (row.get("versions") or {}).items():
             known = found.setdefault(package, [])
             known += [str(version)] if str(version) not in known else []
+    if not found["checkpoint"]:
+        del found["checkpoint"]
     body = tuple((Entry(name), Entry(", ".join(values) or NONE)) for name, values in found.items())
     return Table("Where the numbers come from.", ("what", "value"), body)
 
@@ -91,7 +98,7 @@ def distinct(rows: Iterable[Row], name: str) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    return called(str(row["label"]), positional_of(row))
+    return called(str(row["label"]), positional_of(row), row.get("checkpoint") is not None)
 
 
 def _seconds(rows: Sequence[Row]) -> Entry:
@@ -111,6 +118,8 @@ def _written(value: object) -> str:
         return {None: "none", True: "yes", False: "no"}[value]
     if isinstance(value, list):
         return ", ".join(map(_written, value)) or "none"
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
     if isinstance(value, dict):
         return ", ".join(f"{key} = {_written(entry)}" for key, entry in value.items()) or "none"
-    return str(value)
+    return str(value) or "none"

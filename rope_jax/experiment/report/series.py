@@ -72,6 +72,8 @@ class Series:
     trained_length: int
     cells: tuple[Cell, ...]
     positional: str = ROPE
+    published: bool = False
+    """Whether the weights start from a checkpoint."""
     name: str = ""
 
     @property
@@ -112,10 +114,15 @@ def gather(rows: Sequence[Row], metric: str) -> tuple[Series, ...]:
     return _named([_series(members + _shared(members, chosen)) for members in groups.values()])
 
 
-def called(label: str, positional: str) -> str:
-    """A method's label as a reader knows it: Identity is plain RoPE, or what a model without RoPE has in its place."""
+def called(label: str, positional: str, published: bool = False) -> str:
+    """A method's label as a reader knows it.
+
+    Identity is plain RoPE, a checkpoint's own RoPE, or what a model without RoPE has in its place.
+    """
     if label != "Identity":
         return label
+    if published:
+        return "Identity (as published)"
     return "Identity (plain)" if positional == ROPE else WITHOUT_ROPE.get(positional, positional)
 
 
@@ -167,6 +174,7 @@ def _series(rows: list[Row]) -> Series:
         tuned_factor=first.get("tuned_factor"),
         trained_length=first["trained_length"],
         positional=positional_of(first),
+        published=first.get("checkpoint") is not None,
         cells=tuple(Cell(length, tuple(by_length[length])) for length in sorted(by_length)),
     )
 
@@ -178,8 +186,8 @@ def _named(series: list[Series]) -> tuple[Series, ...]:
 
 def _shortest(one: Series, peers: list[Series]) -> str:
     forms: tuple[Callable[[Series], str], ...] = (
-        lambda s: called(s.label, s.positional) + _weights(s),
-        lambda s: called(s.label, s.positional) + _factor(s) + _weights(s),
+        lambda s: called(s.label, s.positional, s.published) + _weights(s),
+        lambda s: called(s.label, s.positional, s.published) + _factor(s) + _weights(s),
         lambda s: short_numbers(s.method) + _factor(s) + _weights(s),
         lambda s: s.method + _factor(s) + f", weights of {s.tuned_method} at {s.tuned_factor}",
     )

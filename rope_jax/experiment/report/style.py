@@ -65,7 +65,8 @@ def dress(axes: Any, theme: Theme) -> None:
 def title(axes: Any, text: str, theme: Theme, pad: float = 8.0, room: int = 60) -> None:
     """What the figure shows, from the left edge; smaller and on two lines if it has more characters than `room`."""
     size = TEXT if len(text) <= room else TEXT - 3
-    text = textwrap.fill(text, round(1.25 * room), max_lines=2, placeholder=" ...")
+    first, _, second = text.partition("\n")
+    text = textwrap.fill(first, round(1.25 * room), max_lines=2, placeholder=" ...") + (second and f"\n{second}")
     axes.set_title(text, loc="left", color=theme.ink, fontsize=size, fontweight="bold", pad=pad)
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rope_jax.experiment.report.passkeys import asked, stderr
+from rope_jax.experiment.report.passkeys import asked, stderr, unit
 from rope_jax.experiment.report.read import Row
 from rope_jax.experiment.report.series import Cell, Series, lengths_of
 from rope_jax.experiment.report.verdict import Standing
@@ -101,7 +101,7 @@ def passkey_caption(series: Sequence[Series]) -> str:
     """What the accuracies are, and on how many keys they rest."""
     keys = sorted({asked(cell) for one in series for cell in one.cells})
     number = " to ".join(f"{many:,}" for many in dict.fromkeys((keys[0], keys[-1])))
-    return f"Share of the key's symbols found, in %; {PLUS_MINUS} its standard error, on {number} keys a length."
+    return f"Share of the key's {unit(series)} found, in %; {PLUS_MINUS} its standard error, on {number} keys a length."
 
 
 def passkey_table(series: Sequence[Series], guess: float | None, training: Sequence[Row]) -> Table:
@@ -110,7 +110,8 @@ def passkey_table(series: Sequence[Series], guess: float | None, training: Seque
     table = lengths_table(series, caption, accuracy)
     rows = [(*row, _tokens(one, training)) for row, one in zip(table.rows, series, strict=True)]
     if guess is not None:
-        name = Entry(f"guessing: {percent(guess)}", f"one of {round(1 / guess)} symbols", "yardstick")
+        small = "digits at random" if unit(series) == "tokens" else f"one of {round(1 / guess)} symbols"
+        name = Entry(f"guessing: {percent(guess)}", small, "yardstick")
         chance = [Entry(f"{100 * guess:.1f}") for _ in table.head[1:]]
         rows.insert(0, (name, *chance, Entry(NONE)))
     return Table(caption + _seeds(training), (*table.head, "tokens trained"), tuple(rows))
@@ -125,18 +126,18 @@ def _main_row(one: Standing, length: int, training: Sequence[Row]) -> tuple[Entr
         Entry(nats(one.loss_trained), _spread(near.spread, nats) if near else ""),
         Entry(nats(one.loss), _spread(far.spread, nats) if far else ""),
         Entry(with_error(one.gain, one.stderr), _spread(far.gain_spread, signed) if far else "", one.kind),
-        Entry(_reach(reach, max(lengths_of([series])), trained)),
+        Entry(_reach(reach, lengths_of([series]), trained)),
         _tokens(series, training),
     )
 
 
-def _reach(effective: int | None, longest: int, trained: int) -> str:
-    """An effective length in words; it is 0 where even the trained length does worse than truncation."""
+def _reach(effective: int | None, lengths: Sequence[int], trained: int) -> str:
+    """An effective length in words; it is 0 where even the shortest length does worse than truncation."""
     if effective is None:
         return NONE
     if effective == 0:
-        return "below " + tokens(trained, trained)
-    return ("≥ " if effective == longest else "") + tokens(effective, trained)
+        return "below " + tokens(lengths[0], trained)
+    return ("≥ " if effective == lengths[-1] else "") + tokens(effective, trained)
 
 
 def _truncated_row(standings: Sequence[Standing], trained: int, rows: Sequence[Row]) -> tuple[Entry, ...]:
@@ -152,18 +153,24 @@ def _truncated_row(standings: Sequence[Standing], trained: int, rows: Sequence[R
 def _tokens(series: Series, training: Sequence[Row]) -> Entry:
     """Tokens trained on in all by the weights of a series."""
     runs = [row for row in training if row["phase"] == series.phase]
+    if series.published and series.phase == "base":
+        return Entry("as published")
     if series.phase == "tuned":
         own = (series.tuned_method or series.method, series.tuned_factor)
         runs = [row for row in runs if (row.get("tuned_method") or row["method"], row.get("tuned_factor")) == own]
-    return Entry(extent(row.get("tokens") for row in runs))
+    # What a checkpoint saw before a fine-tune is not known.
+    return Entry(("+ " if series.published else "") + extent(row.get("tokens") for row in runs))
 
 
 def _method(series: Series) -> str:
     if series.plain:
-        return "plain RoPE, frequencies unchanged"
+        return "the checkpoint's own frequencies" if series.published else "plain RoPE, frequencies unchanged"
     if not series.rotary:
         return "in place of RoPE"
-    return "" if series.method in (series.name, f"{series.name}()") else short_numbers(series.method)
+    said = [] if series.method in (series.name, f"{series.name}()") else [short_numbers(series.method)]
+    if series.factor not in (None, 1.0) and TIMES not in series.name:
+        said.append(f"factor {series.factor:g}")
+    return ", ".join(said)
 
 
 def _seeds(rows: Sequence[Row]) -> str:

@@ -36,7 +36,7 @@ def terminal_table(rows: Sequence[Row]) -> Table:
         found = main_table(groups, length, [])
         return _filled(found.head[:COLUMNS], [row[:COLUMNS] for row in found.rows])
     if keys:
-        found = passkey_table(keys, chance(shown[-1]["config"]), [])
+        found = passkey_table(keys, chance(shown), [])
         return _filled(found.head[:-1], [row[:-1] for row in found.rows], passkey_caption(keys))
     return Table(caption="no method has been evaluated yet")
 

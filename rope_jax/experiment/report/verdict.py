@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from rope_jax.experiment.report.series import Series, lengths_of
 from rope_jax.experiment.report.words import PLUS_MINUS, multiple, nats, some, with_error
-from rope_jax.experiment.summary import headline_multiple
+from rope_jax.experiment.summary import headline_length
 
 USES, EVEN, SURVIVES, COLLAPSES, HURT, UNKNOWN = "uses", "breaks even", "survives", "collapses", "is hurt", "unknown"
 KINDS = (USES, EVEN, SURVIVES, HURT, COLLAPSES, UNKNOWN)
@@ -77,7 +77,7 @@ def classify(gain: float, stderr: float, rise: float | None, plain_rise: float |
 def comparison_length(series: Sequence[Series]) -> int:
     """The length that methods are compared at: four times the trained one where evaluated, else the longest."""
     trained = series[0].trained_length
-    return headline_multiple(lengths_of(series), trained) * trained
+    return headline_length(lengths_of(series), trained)
 
 
 def standings(series: Sequence[Series], length: int, phase: str = "base") -> tuple[Standing, ...]:
@@ -102,7 +102,9 @@ def headline(base: Sequence[Standing], tuned: Sequence[Standing], length: int, t
         if before and tuned
         else ""
     )
-    rest += f" With plain RoPE, its frequencies unchanged, it {plain.kind} ({_numbers(plain)})." if plain else ""
+    if plain:
+        whose = "As published" if plain.series.published else "With plain RoPE"
+        rest += f" {whose}, its frequencies unchanged, it {plain.kind} ({_numbers(plain)})."
     if before and before.kind == USES:
         return "Yes, even without fine-tuning", f"{place}, {_against(before)}.{_others(base)}{rest}"
     if after and after.kind == USES:

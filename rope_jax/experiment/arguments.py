@@ -1,0 +1,54 @@
+"""From the words of a command line to a config: a TOML file, a checkpoint, or both, and dotted overrides."""
+
+from collections.abc import Sequence
+
+from rope_jax.experiment.config import ExperimentConfig, load_config, overridden
+from rope_jax.experiment.defaults import checkpoint_config
+
+# What can be given in two words, and the setting that it is.
+SHORT = (("--checkpoint", "--model.checkpoint"), ("--text", "--data.source"))
+
+
+def read_arguments(words: Sequence[str]) -> ExperimentConfig:
+    """The validated config of a command line.
+
+        CONFIG.toml [--checkpoint DIR] [--text FILE] [--table.key VALUE ...]
+        --checkpoint DIR [--text FILE] [--table.key VALUE ...]
+
+    Without a file the settings are those of `checkpoint_config`.
+
+    Args:
+      words: of the command line.
+
+    Raises:
+      ValueError, TypeError, OSError: as `load_config`, and neither a file nor a checkpoint first.
+      SystemExit: an override that does not parse (code 2), or `--help` (0).
+    """
+    rest, given = _taken(words)
+    checkpoint = given.get("--checkpoint")
+    overrides = [word for name, setting in SHORT if name in given for word in (setting, given[name])]
+    if rest and not rest[0].startswith("-"):
+        return load_config(rest[0], [*overrides, *rest[1:]])
+    if checkpoint is None:
+        raise ValueError(
+            f"`config` must come first; got {words[0]!r}. Write CONFIG.toml or --checkpoint DIR before the overrides."
+        )
+    return overridden(checkpoint_config(checkpoint), [*overrides, *rest])
+
+
+def _taken(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The words without the short options, and those with their values."""
+    rest: list[str] = []
+    given: dict[str, str] = {}
+    ahead = list(words)
+    while ahead:
+        name, joined, value = ahead.pop(0).partition("=")
+        if name not in dict(SHORT):
+            rest.append(name + joined + value)
+            continue
+        if name in given:
+            raise ValueError(f"`{name}` must be given once; got it again. Delete one.")
+        if not joined and (not ahead or ahead[0].startswith("-")):
+            raise ValueError(f"`{name}` must be followed by its value; got {ahead[:1] or 'nothing'}. Write it behind.")
+        given[name] = value if joined else ahead.pop(0)
+    return rest, given

@@ -1,0 +1,125 @@
+"""A checkpoint as the weights of an experiment start from it: outline and tokenizer first, weights when needed."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from flax import nnx
+from jaxtyping import PyTree
+
+from rope_jax.experiment.config import ExperimentConfig
+from rope_jax.experiment.encoding import Encoding, encoding_of
+from rope_jax.experiment.export import exported_rope
+from rope_jax.experiment.model import Subject, fresh_subject
+from rope_jax.schedule import FrequencySchedule
+from rope_jax.spec import ModelRope
+
+
+def checkpoint_name(source: str) -> str:
+    """What a checkpoint is called: the last part of its path or hub id, without the ending of a GGUF file.
+
+    Example:
+      >>> checkpoint_name("models/SmolLM2-135M.gguf")
+      'SmolLM2-135M'
+    """
+    return Path(source).resolve().name.removesuffix(".gguf")
+
+
+def subject_of(config: ExperimentConfig) -> Subject:
+    """The model that a config describes; of a checkpoint, its configuration is read and no weights.
+
+    Raises:
+      ValueError, TypeError, OSError: no such checkpoint, or one that cannot be read.
+    """
+    return _published_subject(config) if config.starts_trained else fresh_subject(config)
+
+
+def _published_subject(config: ExperimentConfig) -> Subject:
+    """The model of a checkpoint: its rotary settings by the decoder's layer groups, its shape, its trained length."""
+    # Here, so that a model that is trained here needs none of the packages that read checkpoints.
+    from rope_jax.huggingface import weights
+
+    source = config.model.checkpoint
+    try:
+        outline = weights.outline(source)
+    except (ValueError, TypeError, OSError) as error:
+        kinds = (FileNotFoundError, OSError, TypeError)
+        kind = next((kind for kind in kinds if isinstance(error, kind)), ValueError)
+        raise kind(f"`model.checkpoint`, {source}: {error}") from error
+    shape = outline.decoder_config
+    specs = dict(zip(shape.layer_groups, (outline.rope.specs[g] for g in outline.rope.layer_groups), strict=True))
+    return Subject(
+        rope=ModelRope(specs, shape.layer_groups, outline.rope.sources),
+        windows=dict(shape.windows),
+        trained_length=config.train.length,
+        published=shape,
+        name=checkpoint_name(source),
+        own_length=outline.trained_length,
+        own_rope=outline.rope,
+        parameters=outline.parameters,
+    )
+
+
+class Checkpoint:
+    """One checkpoint; each part is read once, when it is first asked for.
+
+    Args:
+      config: the experiment, with a checkpoint.
+      subject: its model.
+    """
+
+    def __init__(self, config: ExperimentConfig, subject: Subject) -> None:
+        self.source = config.model.checkpoint
+        self.subject = subject
+        self._dtype = config.model.dtype
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells the checkpoint apart from every other one, whatever it is called."""
+        from rope_jax.huggingface import weights
+
+        return str(weights.digest(self.source))
+
+    @cached_property
+    def encoding(self) -> Encoding:
+        """Its tokenizer.
+
+        Raises:
+          ValueError: it has none.
+        """
+        from rope_jax.huggingface import weights
+
+        tokenizer = weights.load_tokenizer(self.source)
+        if tokenizer is None or self.subject.published is None:
+            raise ValueError(
+                f"`model.checkpoint` must come with a tokenizer; got none in {self.source}. Add its tokenizer.json."
+            )
+        return encoding_of(tokenizer, self.subject.published.vocab)
+
+    @cached_property
+    def _pretrained(self) -> Any:
+        from rope_jax.huggingface import weights
+
+        return weights.load_pretrained(self.source, dtype=self._dtype)
+
+    @property
+    def params(self) -> PyTree:
+        """Its weights, as the decoder's parameters."""
+        return nnx.split(self._pretrained.decoder)[1]
+
+    def save(self, params: PyTree, transform: Callable[..., FrequencySchedule], folder: Path) -> None:
+        """Writes tuned weights with the method they were tuned with, in the form of the checkpoint.
+
+        Args:
+          params: the weights.
+          transform: the method.
+          folder: made anew.
+        """
+        from rope_jax.huggingface import weights
+
+        graphdef, _ = nnx.split(self._pretrained.decoder)
+        rope = exported_rope(self.subject, transform)
+        tuned = dataclasses.replace(self._pretrained, decoder=nnx.merge(graphdef, params), rope=rope)
+        weights.save_pretrained(tuned, folder)

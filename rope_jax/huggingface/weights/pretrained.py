@@ -1,0 +1,129 @@
+"""A pretrained model: decoder, rotary settings, tokenizer and configuration together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float32
+
+from rope_jax import nn
+from rope_jax.huggingface.weights.shape import check_rope, of_group, trained_length
+from rope_jax.positions import check_positions, is_traced, lengths
+from rope_jax.schedule import FrequencySchedule
+from rope_jax.spec import ModelRope
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """A model from a checkpoint; `dataclasses.replace(model, rope=...)` gives it other rotary settings.
+
+    Attributes:
+      decoder: the weights, as a `nn.Decoder`.
+      rope: rotary settings of all layers.
+      tokenizer: a `tokenizers.Tokenizer`, None where the checkpoint has none.
+      config: the raw configuration.
+      source: where it came from.
+
+    Raises:
+      ValueError: rotary settings for another number of layers, of another layout, or that the decoder does not apply.
+    """
+
+    decoder: nn.Decoder
+    rope: ModelRope
+    tokenizer: Any
+    config: Mapping[str, Any]
+    source: str
+
+    def __post_init__(self) -> None:
+        check_rope(self.rope, self.decoder.config)
+
+    @property
+    def trained_length(self) -> int:
+        """Tokens that the model was trained on: `original_max_position_embeddings`, else `max_position_embeddings`."""
+        return trained_length(self.config)
+
+    def schedules(self, length: Any = None, rope: ModelRope | None = None) -> dict[str, FrequencySchedule | None]:
+        """The schedule of every layer group of the decoder, which the decoder is to be called with.
+
+        Args:
+          length: tokens, a number or an array as `RopeSpec.schedule` takes it, for specs that depend on it.
+          rope: other rotary settings for the same layers; None: the model's own.
+        """
+        rope = self.rope if rope is None else rope
+        check_rope(rope, self.decoder.config)
+        return {
+            group: None if spec is None else spec.schedule(length if spec.needs_length else None)
+            for group, spec in of_group(rope, self.decoder.config).items()
+        }
+
+    def logits(
+        self, token_ids: Any, positions: Any = None, segments: Any = None, rope: ModelRope | None = None
+    ) -> Float32[Array, "*batch seq vocab"]:
+        """Logits of the next token after every token; rows (or segments) of their own length under specs that need it.
+
+        Args:
+          token_ids: [batch, seq] or, for one row, [seq] integers.
+          positions: [batch or 1, seq] or [seq] integers, negative is padding; None: 0, 1, 2, ...
+          segments: document ids of the same shapes, 0 is padding.
+          rope: other rotary settings for the same layers.
+
+        Returns:
+          float32 [batch, seq, vocab], or [seq, vocab] for one row.
+
+        Raises:
+          TypeError, ValueError: what `Decoder` refuses, before anything is computed.
+
+        Example:
+          model.logits(tokenizer.encode("Once upon a time").ids, rope=stretched)
+        """
+        ids = check_positions(token_ids, "token_ids")
+        if ids.ndim == 1:
+            return self.logits(ids[None], _row(positions), _row(segments), rope)[0]
+        if ids.ndim != 2 or 0 in ids.shape:
+            raise ValueError(
+                f"`token_ids` must be [batch, seq] or [seq], not empty; got shape {ids.shape}. Reshape it."
+            )
+        places = jnp.arange(ids.shape[1], dtype=jnp.int32) if positions is None else check_positions(positions)
+        places = _rows(places, "positions", ids.shape)
+        documents = None if segments is None else _rows(check_positions(segments, "segments"), "segments", ids.shape)
+        padding = places < 0 if documents is None else (places < 0) | (documents == 0)
+        self._check_ids(ids, padding)
+        length = None
+        if (self.rope if rope is None else rope).needs_length:
+            length = lengths(jnp.where(padding, -1, places), documents)
+        return _logits(*nnx.split(self.decoder), ids, self.schedules(length, rope), places, documents)
+
+    def _check_ids(self, ids: Array, padding: Array) -> None:
+        if is_traced(ids) or is_traced(padding):
+            return
+        host, vocab = np.where(np.asarray(padding), 0, np.asarray(ids)), self.decoder.config.vocab
+        if not 0 <= host.min() <= host.max() < vocab:
+            raise ValueError(
+                f"`token_ids` must be from 0 to vocab - 1 = {vocab - 1}; got {host.min()} to {host.max()}. "
+                "Use the tokenizer of the model."
+            )
+
+
+@partial(jax.jit, static_argnums=0)
+def _logits(structure: Any, state: Any, ids: Array, schedules: Any, positions: Array, segments: Array | None) -> Array:
+    logits: Array = nnx.merge(structure, state)(ids, schedules, positions=positions, segments=segments)
+    return logits
+
+
+def _row(ids: Any) -> Any:
+    return None if ids is None else jnp.atleast_2d(check_positions(ids))
+
+
+def _rows(ids: Array, argument: str, shape: tuple[int, ...]) -> Array:
+    """[batch, seq], from that, [1, seq] or [seq]."""
+    if ids.ndim not in (1, 2) or ids.shape[-1] != shape[1] or ids.shape[:-1] not in ((), (1,), (shape[0],)):
+        raise ValueError(
+            f"`{argument}` must be [batch or 1, seq] or [seq] for `token_ids` {shape}; got shape {ids.shape}. "
+            "Give every token its own."
+        )
+    return jnp.broadcast_to(ids, shape)

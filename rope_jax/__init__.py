@@ -12,7 +12,14 @@ from typing import Any
 # What a schedule does to a model: turns, critical dimension, effective length
 from rope_jax import diagnostics as diagnostics
 
-# Attention
+# Attention, and maps of scores that treat near and far keys differently
+from rope_jax.attention import DualChunk as DualChunk
+from rope_jax.attention import LeakyReRoPE as LeakyReRoPE
+from rope_jax.attention import LMInfinite as LMInfinite
+from rope_jax.attention import Region as Region
+from rope_jax.attention import ReRoPE as ReRoPE
+from rope_jax.attention import ScoreMap as ScoreMap
+from rope_jax.attention import SelfExtend as SelfExtend
 from rope_jax.attention import attend as attend
 
 # Hugging Face configurations
@@ -27,10 +34,15 @@ from rope_jax.positions import check_positions as check_positions
 from rope_jax.positions import lengths as lengths
 from rope_jax.positions import packed_positions as packed_positions
 from rope_jax.positions import padded_positions as padded_positions
+from rope_jax.positions import streaming_positions as streaming_positions
 
 # Rotation
 from rope_jax.rotation import rotate as rotate
 from rope_jax.rotation import unrotate as unrotate
+
+# Positions drawn for training
+from rope_jax.sampled_positions import pose_positions as pose_positions
+from rope_jax.sampled_positions import random_positions as random_positions
 
 # Scaling methods
 from rope_jax.scaling import AttentionTemperature as AttentionTemperature

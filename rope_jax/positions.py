@@ -143,6 +143,47 @@ def lengths(
     return jax.vmap(_longest_of_segment)(counted, segments) + 1
 
 
+def streaming_positions(
+    positions: Int[Array | np.ndarray, "batch seq"], *, sinks: int, window: int
+) -> Int32[Array, "batch seq"]:
+    """Positions in a cache that keeps the first tokens and the newest ones, counted without the gap between them.
+
+        q = p                              for the first `sinks` positions
+        q = p - max(0, t + 1 - sinks - window)   for the newest `window`, t the largest position of the row
+        q = -1                             for those between, which are forgotten
+
+    The newest token then never stands beyond sinks + window - 1, however long the stream. Keys must be rotated when
+    they are read: at these positions, of the tokens in the cache, beside the newest token's as the query.
+
+    Args:
+      positions: [batch, seq], in tokens; negative marks padding, which stays -1.
+      sinks: first tokens that are kept, at least 0; the paper's number is 4.
+      window: newest tokens that are kept, the query's own included; at least 1.
+
+    Raises:
+      TypeError, ValueError: positions that are not integers [batch, seq], counts out of range.
+
+    Reference: Xiao et al., arXiv 2309.17453, section 3.2.
+
+    Example:
+      >>> streaming_positions(jnp.arange(6)[None], sinks=1, window=2).tolist()
+      [[0, -1, -1, -1, 1, 2]]
+    """
+    positions = check_positions(positions)
+    _check_rows(positions, "positions")
+    for name, value, least in (("sinks", sinks, 0), ("window", window, 1)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"`{name}` must be an integer; got {value!r}. Count tokens.")
+        if not least <= value <= LARGEST_POSITION:
+            raise ValueError(f"`{name}` must be from {least} to 2^31 - 1; got {value}. Count tokens.")
+    newest = jnp.max(positions, axis=1, keepdims=True)
+    # The first position of the window: t + 1 - window, in an order that int32 can hold.
+    recent = newest - (window - 1)
+    gap = jnp.maximum(jnp.maximum(recent, 0) - sinks, 0)
+    kept = jnp.where(positions < sinks, positions, jnp.where(positions >= recent, positions - gap, -1))
+    return jnp.where(positions < 0, -1, kept)
+
+
 def _check_rows(ids: Array, argument: str) -> None:
     if ids.ndim != 2:
         raise ValueError(

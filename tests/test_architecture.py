@@ -65,11 +65,14 @@ MAY_USE = MappingProxyType(
 ORACLES = ("mpmath", "torch", "transformers")
 
 PUBLIC = (
-    *("AttentionTemperature", "BaseChange", "ClippedRoPE", "Drop", "DynamicNTK", "DynamicYaRN", "FrequencySchedule"),
-    *("FrequencyTransform", "Identity", "LongRoPE", "Llama3", "ModelRope", "NTKAware", "NTKByParts"),
-    *("PositionInterpolation", "Proportional", "Rescale", "Resonance", "RopeSpec", "RotaryTable", "YaRN", "attend"),
-    *("chain", "check_positions", "convert_layout", "diagnostics", "from_huggingface", "geometric_schedule", "lengths"),
-    *("packed_positions", "padded_positions", "rotary_table", "rotary_width", "rotate", "to_huggingface", "unrotate"),
+    *("AttentionTemperature", "BaseChange", "ClippedRoPE", "Drop", "DualChunk", "DynamicNTK"),
+    *("DynamicYaRN", "FrequencySchedule", "FrequencyTransform", "Identity", "LMInfinite", "LeakyReRoPE"),
+    *("Llama3", "LongRoPE", "ModelRope", "NTKAware", "NTKByParts", "PositionInterpolation", "Proportional"),
+    *("ReRoPE", "Region", "Rescale", "Resonance", "RopeSpec", "RotaryTable", "ScoreMap", "SelfExtend"),
+    *("YaRN", "attend", "chain", "check_positions", "convert_layout", "diagnostics", "from_huggingface"),
+    *("geometric_schedule", "lengths", "packed_positions", "padded_positions", "pose_positions"),
+    *("random_positions", "rotary_table", "rotary_width", "rotate", "streaming_positions"),
+    *("to_huggingface", "unrotate"),
 )
 FILE_LINES = 250
 FUNCTION_LINES = 60

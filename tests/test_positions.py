@@ -1,5 +1,7 @@
 """Positions belong to tokens: padding, packing, lengths, and what counts as an integer."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rope_jax as rj
+from rope_jax.positions import streaming_positions
 from tests.unchecked import unchecked
 
 PACKED = jax.jit(rj.packed_positions)
@@ -136,3 +139,43 @@ class TestLengths:
             rj.lengths(jnp.zeros((1, 4), jnp.int32), jnp.zeros((1, 3), jnp.int32))
         with unchecked(), pytest.raises(TypeError, match=r"`positions` must be integers"):
             rj.lengths(jnp.zeros((1, 4)))
+
+
+class TestStreamingPositions:
+    def test_the_published_example(self):
+        """Tokens 0 to 3 and 6 to 8 in the cache, and token 9: they stand at 0 to 7."""
+        positions = jnp.arange(10)[None]
+        assert streaming_positions(positions, sinks=4, window=4).tolist() == [[0, 1, 2, 3, -1, -1, 4, 5, 6, 7]]
+
+    def test_a_stream_that_still_fits_keeps_its_positions(self):
+        positions = jnp.array([[0, 1, 2, 3, 4, -1], [-1, 0, 1, 2, 3, 4]])
+        for sinks, window in ((2, 3), (0, 5), (4, 1), (9, 2**31 - 1), (2**31 - 1, 2**31 - 1)):
+            got = streaming_positions(positions, sinks=sinks, window=window)
+            np.testing.assert_array_equal(got, positions)
+
+    @settings(deadline=None, max_examples=30)
+    @given(st.integers(0, 5), st.integers(1, 6), st.lists(st.integers(0, 14), min_size=2, max_size=2))
+    def test_against_a_cache_that_forgets(self, sinks, window, ends):
+        positions = np.full((2, 16), -1)
+        for row, end in enumerate(ends):
+            positions[row, 1 : end + 2] = np.arange(end + 1)
+        expected = np.full((2, 16), -1)
+        for row, end in enumerate(ends):
+            kept = [p for p in range(end + 1) if p < sinks or p > end - window]
+            for place, position in enumerate(kept):
+                expected[row, 1 + position] = place
+        got = streaming_positions(positions, sinks=sinks, window=window)
+        np.testing.assert_array_equal(got, expected)
+        assert int(got.max()) <= max(sinks + window - 1, 0)
+
+    def test_far_streams_stay_near(self):
+        positions = jnp.array([[0, 1, 2**31 - 4, 2**31 - 3, 2**31 - 2]])
+        assert streaming_positions(positions, sinks=1, window=2).tolist() == [[0, -1, -1, 1, 2]]
+
+    @pytest.mark.parametrize(("sinks", "window", "named"), [(-1, 2, "sinks"), (1, 0, "window"), (1, 2**31, "window")])
+    def test_counts_are_checked(self, sinks, window, named):
+        with pytest.raises(ValueError, match=rf"`{named}` must be from"):
+            streaming_positions(jnp.arange(3)[None], sinks=sinks, window=window)
+        counts: dict[str, Any] = {"sinks": 1, "window": 2, named: 1.0}
+        with unchecked(), pytest.raises(TypeError, match=rf"`{named}` must be an integer"):
+            streaming_positions(jnp.arange(3)[None], **counts)

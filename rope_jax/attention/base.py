@@ -1,12 +1,32 @@
 """What every attention backend is handed, what it gives back, and the one rule of who sees whom."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 ORDERS = ("any", "increasing", "contiguous")
+
+
+class Band(NamedTuple):
+    """Which pairs belong to one region of a score map: low <= q_key - kv_key < high.
+
+    Attributes:
+      q_keys, kv_keys: [batch or 1, q or kv] int32, from 0 on.
+      low, high: int32 scalars or numbers; None for `high` sets no bound.
+    """
+
+    q_keys: Array
+    kv_keys: Array
+    low: Array | int
+    high: Array | int | None
+
+    def holds(self, apart: Array) -> Array:
+        """Whether pairs whose keys lie `apart` belong to it."""
+        inside = apart >= self.low
+        return inside if self.high is None else inside & (apart < self.high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +42,7 @@ class Request:
       sinks, slopes: [heads] float32, or None.
       scale: a Python number, or float32 of shape [] or [heads].
       order: one of `ORDERS`, what the caller promises of the positions.
+      band: for one region of a score map, the pairs that are its own; None: all.
     """
 
     q: Float[Array, "batch q heads head_dim"]
@@ -37,6 +58,12 @@ class Request:
     slopes: Float32[Array, "heads"] | None
     scale: float | Float32[Array, ""] | Float32[Array, "heads"]
     order: str
+    band: Band | None = None
+
+    @property
+    def out_dtype(self) -> np.dtype:
+        """The dtype of the result: that of q, or float32 for a region, which is merged with others."""
+        return jnp.dtype(self.q.dtype if self.band is None else jnp.float32)
 
     @property
     def groups(self) -> int:
@@ -56,7 +83,7 @@ class Backend(Protocol):
         """Why this backend cannot serve the request, as the end of a sentence; None when it can."""
 
     def attention(self, request: Request) -> tuple[Array, Array]:
-        """The result [batch, q, heads, v_dim] in the dtype of q, and the log-sum-exp [batch, q, heads] in float32.
+        """The result [batch, q, heads, v_dim] in `out_dtype`, and the log-sum-exp [batch, q, heads] in float32.
 
         The log-sum-exp is over the visible logits and the sink: with it partial results merge. It is -inf where
         there are neither. Rows that see nothing give zeros.
@@ -87,7 +114,10 @@ def visibility(request: Request) -> Bool[Array, "rows q kv"]:
         same = request.q_segments[:, :, None] == request.kv_segments[:, None, :]
     q_positions = token_positions(request.q_positions, request.q_segments)
     kv_positions = token_positions(request.kv_positions, request.kv_segments)
-    return sees(q_positions[:, :, None], kv_positions[:, None, :], request.window, same)
+    seen = sees(q_positions[:, :, None], kv_positions[:, None, :], request.window, same)
+    if request.band is None:
+        return seen
+    return seen & request.band.holds(request.band.q_keys[:, :, None] - request.band.kv_keys[:, None, :])
 
 
 def distances(request: Request) -> Float32[Array, "rows q kv"]:

@@ -43,9 +43,10 @@ def attention(request: Request) -> tuple[Array, Array]:
         request.q_segments,
         request.kv_segments,
         None if request.window is None else jnp.asarray(request.window, jnp.int32),
+        None if request.band is None else jax.tree.map(partial(jnp.asarray, dtype=jnp.int32), request.band),
     )
     side = block_side(request.q.shape[0] * request.q.shape[2])
-    setting = Setting(request.softcap, side, side)
+    setting = Setting(request.softcap, side, side, request.out_dtype)
     logits = Logits(request.head_scale(), request.slopes, request.sinks)
     # NaN in all heads, as in the other backends: a lone NaN or infinity would spoil its own head, or none.
     q = jnp.where(unusable(request.q)[..., None, None], jnp.nan, request.q)
@@ -86,12 +87,13 @@ def _forward(setting: Setting, q: Array, k: Array, v: Array, logits: Logits, tok
         steps = jnp.arange(grid.keys.number, dtype=jnp.int32)
         state, _ = jax.lax.scan(partial(over_keys, q_block, i), _nothing_seen(q_block, v_dim, logits.sinks), steps)
         total, top, weighted = state
-        result = tiles.ungrouped(weighted / jnp.where(total == 0.0, 1.0, total)).astype(q.dtype)
+        result = tiles.ungrouped(weighted / jnp.where(total == 0.0, 1.0, total)).astype(setting.out_dtype)
         log_sum = tiles.ungrouped(top + jnp.log(total))[..., 0]
         return (grid.queries.put(filled[0], result, i), grid.queries.put(filled[1], log_sum, i)), None
 
     # Made like q, so that inside shard_map they vary over the same mesh axes.
-    empty = jnp.zeros_like(q, shape=(batch, seq, heads, v_dim)), jnp.zeros_like(q, jnp.float32, shape=q.shape[:3])
+    rows = jnp.zeros_like(q, jnp.float32, shape=q.shape[:3])
+    empty = jnp.zeros_like(q, setting.out_dtype, shape=(batch, seq, heads, v_dim)), rows
     filled, _ = jax.lax.scan(over_queries, empty, jnp.arange(grid.queries.number, dtype=jnp.int32))
     return filled
 

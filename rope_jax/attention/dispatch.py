@@ -1,17 +1,21 @@
 """`attend`: check, choose a backend, attend."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from rope_jax.attention import chunked, reference, validation, xla
+from rope_jax.attention import chunked, cudnn, kernels, reference, splash, validation, xla
 from rope_jax.attention.base import Backend, Request
 from rope_jax.attention.order import check_order, check_order_name
+from rope_jax.attention.regions import Region, check_regions, merged
 
-BACKENDS: Mapping[str, Backend] = MappingProxyType({"reference": reference, "xla": xla, "chunked": chunked})
+BACKENDS: Mapping[str, Backend] = MappingProxyType(
+    {"reference": reference, "xla": xla, "chunked": chunked, "splash": splash, "cudnn": cudnn}
+)
+KERNELS: Mapping[str, Backend] = MappingProxyType({"tpu": splash, "gpu": cudnn})
 SMALL = 2**19
 """Logits (batch * heads * q * kv) up to which the whole matrix is as fast as blocks: from twice as many on, blocks are
 1.0 to 2.2 times faster with gradients (two busy CPU cores, heads of 32), and always smaller."""
@@ -32,6 +36,7 @@ def attend(
     slopes: Float[Array | np.ndarray, "heads"] | None = None,
     scale: float | Float[Array | np.ndarray, ""] | Float[Array | np.ndarray, "heads"] | None = None,
     order: str = "any",
+    regions: Sequence[Region] | None = None,
     backend: str = "auto",
 ) -> Float[Array, "batch q heads v_dim"]:
     """Causal attention by positions, never by index.
@@ -42,7 +47,7 @@ def attend(
     over the keys j with 0 <= p_j <= p_i, p_i - p_j < window and the segment of i, not 0. The softmax is in float32.
 
     Args:
-      q, k, v: rotated already; float32, bfloat16 or float16, all alike. kv_heads divides heads.
+      q, k, v: rotated already (not so with `regions`); float32, bfloat16 or float16, all alike. kv_heads divides heads.
       q_positions, kv_positions: [batch or 1, seq], in tokens, in any order; negative marks padding.
       q_segments, kv_segments: [batch or 1, seq]; 0 marks padding. Both or neither.
       window: tokens that a query sees, itself included; may be traced.
@@ -52,8 +57,11 @@ def attend(
       scale: number or [heads]; 1 / sqrt(head_dim) unless given.
       order: "any"; "increasing": queries and keys are the same tokens and positions rise with the index inside a
         segment; "contiguous": in steps of 1. A hint for kernels with static masks, checked where positions are known.
-      backend: "reference", "xla", "chunked", or "auto": `chunked` above 2^19 logits, else `xla`, or `reference` for
-        what `xla` refuses. `chunked` has no forward-mode derivative.
+      regions: of a score map, each of which turns q and k its own way; q and k then come unrotated. On `reference` and
+        `chunked`. Positions, segments and window of the call still say who sees whom.
+      backend: "reference", "xla", "chunked", "splash" (TPU), "cudnn" (NVIDIA GPU), or "auto". Auto: above 2^19 logits
+        the kernel of the platform where it serves and one device is sure to run it, else `chunked`; up to there `xla`,
+        or `reference` for what `xla` refuses. `chunked` and the kernels have no forward-mode derivative.
 
     Returns:
       [batch, q, heads, v_dim] in the dtype of q. A row that sees nothing is zero; a row that sees a NaN or an
@@ -95,16 +103,17 @@ def attend(
         order=order,
     )
     check_order(request)
-    return chosen(request, backend).attention(request)[0]
+    if regions is None:
+        return chosen(request, backend).attention(request)[0]
+    parts = check_regions(regions, request)
+    server = chosen(parts[0], backend)
+    return merged([server.attention(part) for part in parts], request.sinks)[0].astype(q.dtype)
 
 
 def chosen(request: Request, backend: str) -> Backend:
     """The backend of that name, or the fastest for the request's size."""
     if backend == "auto":
-        batch, queries, heads, _ = request.q.shape
-        if batch * heads * queries * request.k.shape[1] > SMALL:
-            return chunked
-        return xla if xla.refuses(request) is None else reference
+        return fastest(request)
     if not isinstance(backend, str) or backend not in BACKENDS:
         error = ValueError if isinstance(backend, str) else TypeError
         raise error(f"`backend` must be one of auto, {', '.join(BACKENDS)}; got {backend!r}. Choose one of them.")
@@ -112,3 +121,14 @@ def chosen(request: Request, backend: str) -> Backend:
     if refusal is not None:
         raise ValueError(f'`backend` must serve what is asked of it; got {backend!r}: {refusal}. Use backend="auto".')
     return BACKENDS[backend]
+
+
+def fastest(request: Request) -> Backend:
+    """The fastest backend for the platform and the size that is sure to serve."""
+    batch, queries, heads, _ = request.q.shape
+    if batch * heads * queries * request.k.shape[1] <= SMALL:
+        return xla if xla.refuses(request) is None else reference
+    kernel = KERNELS.get(kernels.platform(request))
+    if kernel is not None and kernels.devices(request) == 1 and kernel.refuses(request) is None:
+        return kernel
+    return chunked

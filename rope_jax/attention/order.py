@@ -1,4 +1,8 @@
-"""The `order` hint: what the caller promises of the positions, checked where they are known."""
+"""The `order` hint: what the caller promises of the positions, checked where they are known.
+
+A shard of a sequence dealt out in zigzag (shard i of n holds chunks i and 2n - 1 - i) needs no order of its own: its
+tokens rise with the index, so among themselves they are "increasing". The keys of other shards are other tokens: "any".
+"""
 
 import numpy as np
 from jaxtyping import Array

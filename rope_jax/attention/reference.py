@@ -35,7 +35,7 @@ def attention(request: Request) -> tuple[Array, Array]:
     out = jnp.einsum("bhqt,bthd->bqhd", weights / total, v)
     lse = jnp.where(empty, -jnp.inf, top + jnp.log(total))[..., 0].transpose(0, 2, 1)
     out = jnp.where(spoiled[..., None, None], jnp.nan, out)
-    return out.astype(request.q.dtype), jnp.where(spoiled[..., None], jnp.nan, lse)
+    return out.astype(request.out_dtype), jnp.where(spoiled[..., None], jnp.nan, lse)
 
 
 def _logits(request: Request, q: Array, k: Array) -> Array:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
-from rope_jax.attention.base import sees
+from rope_jax.attention.base import Band, sees
 from rope_jax.attention.blocks import Blocks, blocks, meetings
 
 
@@ -20,6 +21,7 @@ class Setting(NamedTuple):
     softcap: float | None
     q_block: int
     kv_block: int
+    out_dtype: np.dtype
 
 
 class Logits(NamedTuple):
@@ -38,6 +40,7 @@ class Tokens(NamedTuple):
     q_segments: Array | None
     kv_segments: Array | None
     window: Array | None
+    band: Band | None
 
 
 class Grid(NamedTuple):
@@ -46,6 +49,7 @@ class Grid(NamedTuple):
     queries: Blocks
     keys: Blocks
     window: Array | None
+    band: Band | None
     meet: Array
 
 
@@ -65,9 +69,11 @@ def varying_alike(tree: Any) -> Any:
 
 def grid(setting: Setting, tokens: Tokens, *, once: bool) -> Grid:
     """Cut both sides; `once` keeps every query in one block only, where its contributions are summed."""
-    queries = blocks(tokens.q_positions, tokens.q_segments, setting.q_block, once=once)
-    keys = blocks(tokens.kv_positions, tokens.kv_segments, setting.kv_block, once=True)
-    return Grid(queries, keys, tokens.window, meetings(queries, keys, tokens.window))
+    band = tokens.band
+    q_keys, kv_keys = (None, None) if band is None else (band.q_keys, band.kv_keys)
+    queries = blocks(tokens.q_positions, tokens.q_segments, setting.q_block, once=once, keys=q_keys)
+    keys = blocks(tokens.kv_positions, tokens.kv_segments, setting.kv_block, once=True, keys=kv_keys)
+    return Grid(queries, keys, tokens.window, band, meetings(queries, keys, tokens.window, band))
 
 
 def grouped(x: Float[Array, "batch q heads dim"], kv_heads: int) -> Float32[Array, "batch kv_heads groups q dim"]:
@@ -112,7 +118,10 @@ def visible(grid: Grid, tile: tuple[Array, Array]) -> Bool[Array, "rows 1 1 q kv
     if grid.queries.segments is not None and grid.keys.segments is not None:
         same = grid.queries.segments[i][:, :, None] == grid.keys.segments[j][:, None, :]
     q_positions, kv_positions = grid.queries.positions[i], grid.keys.positions[j]
-    return sees(q_positions[:, :, None], kv_positions[:, None, :], grid.window, same)[:, None, None]
+    seen = sees(q_positions[:, :, None], kv_positions[:, None, :], grid.window, same)
+    if grid.band is not None and grid.queries.keys is not None and grid.keys.keys is not None:
+        seen = seen & grid.band.holds(grid.queries.keys[i][:, :, None] - grid.keys.keys[j][:, None, :])
+    return seen[:, None, None]
 
 
 def tile_logits(setting: Setting, slopes: Array | None, grid: Grid, scores: Array, tile: tuple[Array, Array]) -> Array:

@@ -50,10 +50,10 @@ def _four_axes(x: Any, name: str) -> Array:
 
 def check_tokens(positions: Any, segments: Any, side: str, x: Array) -> tuple[Array, Array | None]:
     """Positions and segments of the q or kv side as int32 [batch or 1, seq]."""
-    positions = _per_token(positions, f"{side}_positions", x)
+    positions = check_per_token(positions, f"{side}_positions", x)
     if segments is None:
         return positions, None
-    segments = _per_token(segments, f"{side}_segments", x)
+    segments = check_per_token(segments, f"{side}_segments", x)
     if not is_traced(segments) and np.asarray(segments).min() < 0:
         raise ValueError(
             f"`{side}_segments` must not be negative; got {np.asarray(segments).min()}. "
@@ -62,7 +62,8 @@ def check_tokens(positions: Any, segments: Any, side: str, x: Array) -> tuple[Ar
     return positions, segments
 
 
-def _per_token(values: Any, argument: str, x: Array) -> Array:
+def check_per_token(values: Any, argument: str, x: Array) -> Array:
+    """One integer per token, as int32 [batch or 1, seq]."""
     values = check_positions(values, argument)
     batch, seq = x.shape[:2]
     if values.shape not in {(batch, seq), (1, seq)}:

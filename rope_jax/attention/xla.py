@@ -19,6 +19,8 @@ def refuses(request: Request) -> str | None:
         return "jax.nn.dot_product_attention has no logit beside the keys for a sink"
     if request.v.shape[-1] != request.q.shape[-1]:
         return "jax.nn.dot_product_attention needs values as wide as the keys"
+    if request.band is not None:
+        return "its log-sum-exp carries no gradient, and regions are merged by theirs"
     return None
 
 

@@ -10,3 +10,6 @@ from rope_jax.nn.config import DecoderConfig as DecoderConfig
 
 # Models
 from rope_jax.nn.decoder import Decoder as Decoder
+
+# Generation
+from rope_jax.nn.generate import generate as generate

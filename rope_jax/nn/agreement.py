@@ -4,6 +4,8 @@ from typing import Any
 
 from rope_jax.nn.attention_config import AttentionConfig
 from rope_jax.nn.cache import KVCache
+from rope_jax.nn.config import DecoderConfig
+from rope_jax.nn.hybrid import HybridCache
 
 
 def check_cache(
@@ -37,3 +39,19 @@ def check_cache(
             f"`cache` must keep every key in the window {window} of the layers; got a ring for window "
             f"{cache.window}. Make it for the largest window."
         )
+
+
+def check_layer_cache(cache: Any, segments: Any, config: DecoderConfig, batch: int) -> None:
+    """A cache of all layers of a decoder: one, or a ring and another that have them between them."""
+    if not isinstance(cache, HybridCache):
+        groups, window = config.layer_groups, config.largest_window
+        check_cache(cache, segments, config.attention, batch, layer_groups=groups, window=window)
+        return
+    if cache.layer_groups != config.layer_groups:
+        raise ValueError(
+            f"`cache` must be made for the layer groups {config.layer_groups}; got {cache.layer_groups}. "
+            "Use empty_cache of this decoder."
+        )
+    for part in cache.parts:
+        groups = part.layer_groups or ()
+        check_cache(part, segments, config.attention, batch, layer_groups=groups, window=config.window_of(groups))

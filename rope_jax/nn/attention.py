@@ -1,12 +1,13 @@
 """The attention block: projections, QK-norm, rotation, attention. Values are never rotated."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Integer
 
-from rope_jax.attention import attend
+from rope_jax.attention import Region, attend
 from rope_jax.nn.agreement import check_cache
 from rope_jax.nn.attention_config import AttentionConfig
 from rope_jax.nn.cache import KVCache
@@ -57,6 +58,7 @@ class RotaryAttention(nnx.Module):
         cache: KVCache | None = None,
         schedule: ScheduleLike = None,
         kv_table: RotaryTable | None = None,
+        regions: Sequence[Region] | None = None,
     ) -> Any:
         """Attention of the tokens of x over themselves, or over those of a cache and themselves.
 
@@ -68,6 +70,8 @@ class RotaryAttention(nnx.Module):
           cache: keys and values so far.
           schedule: what `table` was made from; a cache of rotated keys remembers it and refuses another.
           kv_table: for a cache of unrotated keys, cos and sin at `cache.reserve(positions)[0].positions`.
+          regions: of a score map, at `positions` and, with a cache, which must hold unrotated keys, at those of
+            `kv_table`; then in place of every table.
 
         Returns:
           [batch, seq, embed] in the dtype of x; with a cache, that and the longer cache.
@@ -82,6 +86,8 @@ class RotaryAttention(nnx.Module):
                 f"`table` must be a RotaryTable or None; got {type(table).__name__}. "
                 "Make it once per forward: rotary_table(schedule, positions)."
             )
+        if regions is not None:
+            self._check_regions(table, schedule, kv_table, cache)
         positions = check_positions(positions)
         segments = None if segments is None else check_positions(segments, "segments")
         turned = by_group(schedule, ("all",), self.config.head_width) is not None
@@ -101,14 +107,14 @@ class RotaryAttention(nnx.Module):
             q = rotate(q, table, layout=self.config.layout)
         if cache is None:
             k = k if table is None else rotate(k, table, layout=self.config.layout)
-            return self.read(q, k, v, q_positions=positions, kv_positions=positions, segments=segments)
+            return self.read(q, k, v, q_positions=positions, kv_positions=positions, segments=segments, regions=regions)
         if table is not None and cache.keys == "rotated":
             k = rotate(k, table, layout=self.config.layout)
         cache = cache.append(k, v, positions, schedule)
         k, v = cache.k.astype(x.dtype), cache.v.astype(x.dtype)
         if kv_table is not None:
             k = rotate(k, kv_table, layout=self.config.layout)
-        return self.read(q, k, v, q_positions=positions, kv_positions=cache.positions), cache
+        return self.read(q, k, v, q_positions=positions, kv_positions=cache.positions, regions=regions), cache
 
     def project(self, x: Float[Array, "batch seq embed"]) -> tuple[Array, Array, Array]:
         """Queries, keys and values [batch, seq, heads or kv_heads, head_dim], normalised and not yet rotated."""
@@ -158,6 +164,21 @@ class RotaryAttention(nnx.Module):
             raise ValueError(
                 f"`x` must be [batch, seq, embed = {self.config.embed}], no axis empty; got shape {tuple(x.shape)}. "
                 "One row is a batch of one: x[None]."
+            )
+
+    def _check_regions(self, table: Any, schedule: Any, kv_table: Any, cache: KVCache | None) -> None:
+        given = [
+            name for name, x in (("table", table), ("schedule", schedule), ("kv_table", kv_table)) if x is not None
+        ]
+        if given:
+            raise ValueError(
+                f"`regions` must come without `{given[0]}`, since each turns queries and keys its own way; got both. "
+                "Leave it out."
+            )
+        if cache is not None and cache.keys != "unrotated":
+            raise ValueError(
+                "`cache` must hold unrotated keys for `regions`, which turn them differently; got rotated ones. "
+                'Make it with keys="unrotated".'
             )
 
     def _check_tables(

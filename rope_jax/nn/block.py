@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,8 @@ from rope_jax.nn.attention import RotaryAttention
 from rope_jax.nn.config import DecoderConfig
 from rope_jax.nn.layers import MLP, LayerNorm, RMSNorm
 from rope_jax.nn.schedules import stacked
-from rope_jax.nn.slots import Slots, written
+from rope_jax.nn.score_maps import GroupRegions, region_picker
+from rope_jax.nn.slots import Places, Slots, Store, written_in_place
 from rope_jax.rotation import rotate
 from rope_jax.table import RotaryTable
 
@@ -58,49 +60,71 @@ class Tokens:
     """What is the same in every layer: where the tokens and their keys stand, and the tables of the layer groups.
 
     Attributes:
-      mask: positions, segments and ALiBi slopes, as `attend` takes them.
+      mask: positions of the queries, segments and ALiBi slopes, as `attend` takes them.
+      kv_positions: those of the keys, in every part of the cache; the tokens' own without one.
       new: one table per layer group at the positions of the tokens; None: nothing turns.
-      held: the same at the positions in the cache, when its keys are unrotated.
-      slots: where the new keys go in the cache; None without one.
+      held: the same at the positions in every part of the cache, when its keys are unrotated.
+      slots: where the new keys go in every part of the cache; None without one.
+      regions: of a score map, for every layer group, in place of `new` and `held`; None without one.
     """
 
     mask: dict[str, Array | None]
+    kv_positions: tuple[Array, ...]
     new: Tables
-    held: Tables
-    slots: Slots | None
+    held: tuple[Tables, ...] | None
+    slots: tuple[Slots, ...] | None
+    regions: GroupRegions | None
 
 
 def run_layers(
-    blocks: Block, x: Float[Array, "batch seq embed"], tokens: Tokens, store: Any, config: DecoderConfig
-) -> tuple[Array, Any]:
-    """The hidden states after all layers, and the store (k, v) [layers, batch, capacity, kv_heads, head_dim] or None.
+    blocks: Block,
+    x: Float[Array, "batch seq embed"],
+    tokens: Tokens,
+    store: Store | None,
+    places: Places,
+    config: DecoderConfig,
+) -> tuple[Array, Store | None]:
+    """The hidden states after all layers, and the store or None.
 
-    Layers differ by data alone: an index into the tables and windows of the groups.
+    Layers differ by data alone: an index into the tables and windows of the groups, and a place in the store.
     """
-    new, held, window = _of_group(tokens.new), _of_group(tokens.held), _windows(config)
+    new, window, regions = _of_group(tokens.new), _windows(config), region_picker(tokens.regions)
+    parts = len(tokens.kv_positions)
+    held = [_of_group(tables) for tables in tokens.held or (None,) * parts]
 
     def turn(heads: Array, tables: Callable[[Array], RotaryTable | None], group: Array) -> Array:
         table = tables(group)
         return heads if table is None else rotate(heads, table, layout=config.layout)
 
-    def layer(carry: tuple[Array, Any], item: tuple[Block, Array, Array]) -> tuple[tuple[Array, Any], None]:
+    def layer(carry: tuple[Array, Any], item: tuple[Block, Places, Array]) -> tuple[tuple[Array, Any], None]:
         x, store = carry
-        block, index, group = item
+        block, place, group = item
         q, k, v = block.attention.project(_normed(block.attention_norm, x))
         q = turn(q, new, group)
         if tokens.held is None:
             k = turn(k, new, group)
         if tokens.slots is not None:
-            store = tuple(written(s, n, tokens.slots, index) for s, n in zip(store, (k, v), strict=True))
-            k, v = (jax.lax.dynamic_index_in_dim(s, index, keepdims=False).astype(x.dtype) for s in store)
-        k = turn(k, held, group)
-        attended = block.attention.read(q, k, v, window=window(group), **tokens.mask)
-        attended = x + _normed(block.attention_post_norm, attended)
+            store = written_in_place(store, (k, v), tokens.slots, place)
+
+        def read(part: int) -> Array:
+            keys, values = k, v
+            if store is not None:
+                keys, values = (
+                    jax.lax.dynamic_index_in_dim(s, place.layer, keepdims=False).astype(x.dtype) for s in store[part]
+                )
+            keys, at = turn(keys, held[part], group), tokens.kv_positions[part]
+            return block.attention.read(
+                q, keys, values, kv_positions=at, window=window(group), regions=regions(group), **tokens.mask
+            )
+
+        # Parts differ in shape, so which one a layer reads is a branch.
+        ways = [partial(read, part) for part in range(parts)]
+        attended = x + _normed(block.attention_post_norm, ways[0]() if parts == 1 else jax.lax.switch(place.part, ways))
         fed = block.mlp(_normed(block.mlp_norm, x if config.parallel else attended))
         return (attended + _normed(block.mlp_post_norm, fed), store), None
 
     groups = np.array([config.groups.index(group) for group in config.layer_groups], np.int32)
-    items = (blocks, jnp.arange(config.layers, dtype=jnp.int32), jnp.asarray(groups))
+    items = (blocks, places, jnp.asarray(groups))
     step = jax.checkpoint(layer) if config.remat else layer
     (x, store), _ = jax.lax.scan(step, (x, store), items, unroll=config.unrolled)
     return x, store

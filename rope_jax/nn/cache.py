@@ -164,11 +164,12 @@ class KVCache:
         return replace(cache, k=written(self.k, k, slots), v=written(self.v, v, slots))
 
     def reserve(
-        self, positions: Int[Array, "rows new"] | Any, schedule: ScheduleLike = None
+        self, positions: Int[Array, "rows new"] | Any, schedule: ScheduleLike = None, agreed: Array | Any = True
     ) -> tuple["KVCache", Slots]:
         """The cache once tokens at `positions` are in it, but for their keys and values, and the slots of those.
 
-        The half of `append` that is done once for all layers: there is one count, and one writer of it.
+        The half of `append` that is done once for all layers: there is one count, and one writer of it. Where other
+        layers have a cache of their own, `agreed` says whether that one takes the tokens, too.
         """
         positions = token_rows(positions, self.positions.shape, self.window)
         record, unmixed = self._record(schedule)
@@ -179,7 +180,7 @@ class KVCache:
         if not is_traced(unmixed) and not unmixed:
             raise ValueError(_MIXED)
         start = self.used if self.window is None else self.used % self.capacity
-        slots = Slots(start, fits & unmixed, self.window is not None)
+        slots = Slots(start, fits & unmixed & agreed, self.window is not None)
         after = occupied(now, positions, slots)
         cache = replace(
             self,

@@ -193,5 +193,9 @@ class DecoderConfig:
     @property
     def largest_window(self) -> int | None:
         """The window of the layers that see furthest; None: the whole past."""
-        windows = [window for window in self.group_windows if window is not None]
-        return max(windows) if len(windows) == len(self.groups) else None
+        return self.window_of(self.groups)
+
+    def window_of(self, groups: Sequence[str]) -> int | None:
+        """The window of those of some groups that see furthest; None: the whole past."""
+        windows = [dict(self.windows)[group] for group in groups if group in dict(self.windows)]
+        return max(windows) if len(windows) == len(groups) else None

@@ -1,6 +1,5 @@
 """A decoder-only transformer whose rotary schedule is an argument: one compiled program serves every method."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,14 +7,15 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int32, Integer
 
-from rope_jax.nn.agreement import check_cache
+from rope_jax.nn.agreement import check_layer_cache
 from rope_jax.nn.block import Block, Tokens, make_norm, run_layers
-from rope_jax.nn.cache import Keys, KVCache
-from rope_jax.nn.checks import check_count
+from rope_jax.nn.cache import Keys
 from rope_jax.nn.config import DecoderConfig
+from rope_jax.nn.hybrid import AnyCache, empty_cache, parts_of, places, reserve, stored, with_stored
 from rope_jax.nn.layers import project
 from rope_jax.nn.positional import LearnedPositions, alibi_slopes, sinusoids
 from rope_jax.nn.schedules import GroupSchedules, ScheduleLike, by_group, group_tables
+from rope_jax.nn.score_maps import Mapped, ScoreMapLike, group_regions, mapped_groups
 from rope_jax.positions import check_positions, is_traced
 
 
@@ -59,7 +59,8 @@ class Decoder(nnx.Module):
         *,
         positions: Integer[Array, "rows seq"] | Any,
         segments: Integer[Array, "rows seq"] | Any = None,
-        cache: KVCache | None = None,
+        cache: AnyCache | None = None,
+        score_map: ScoreMapLike = None,
     ) -> Any:
         """Logits of the next token after every token.
 
@@ -73,6 +74,9 @@ class Decoder(nnx.Module):
           positions: [batch or 1, seq] integers, in tokens; negative is padding.
           segments: [batch or 1, seq] document ids, 0 is padding; without a cache only.
           cache: from `empty_cache` or an earlier call; it is not changed.
+          score_map: distances by another rule than p_q - p_k, for all layer groups or by group, None where scores stay
+            plain; one map per call. A group without a schedule, or whose sliding window ends before the map changes a
+            distance, keeps its plain way. A cache must then hold unrotated keys and be no ring.
 
         Returns:
           float32 [batch, seq, vocab]; with a cache, that and the cache with these tokens in it. The logits of padding
@@ -81,7 +85,9 @@ class Decoder(nnx.Module):
         Raises:
           TypeError, ValueError: what does not fit, before anything is computed.
         """
-        hidden = self.hidden(token_ids, schedule, positions=positions, segments=segments, cache=cache)
+        hidden = self.hidden(
+            token_ids, schedule, positions=positions, segments=segments, cache=cache, score_map=score_map
+        )
         if cache is None:
             return self.unembed(hidden)
         return self.unembed(hidden[0]), hidden[1]
@@ -93,7 +99,8 @@ class Decoder(nnx.Module):
         *,
         positions: Integer[Array, "rows seq"] | Any,
         segments: Integer[Array, "rows seq"] | Any = None,
-        cache: KVCache | None = None,
+        cache: AnyCache | None = None,
+        score_map: ScoreMapLike = None,
     ) -> Any:
         """Hidden states [batch, seq, embed] after the final norm, in the config's dtype; otherwise as a call."""
         config = self.config
@@ -108,15 +115,15 @@ class Decoder(nnx.Module):
             segments = _fitting(check_positions(segments, "segments"), "segments", token_ids.shape)
         schedules = self._schedules(schedule)
         if cache is not None:
-            groups, window = config.layer_groups, config.largest_window
-            check_cache(cache, segments, config.attention, token_ids.shape[0], layer_groups=groups, window=window)
+            check_layer_cache(cache, segments, config, token_ids.shape[0])
+        mapped = mapped_groups(score_map, schedules, config, cache)
         padding = positions < 0 if segments is None else (positions < 0) | (segments == 0)
         x = self._embed(token_ids, positions, jnp.broadcast_to(padding, token_ids.shape))
-        cache, tokens = self._tokens(positions, segments, schedules, cache)
-        store = None if cache is None else (cache.k, cache.v)
-        x, store = run_layers(self.blocks, x, tokens, store, config)
+        cache, tokens = self._tokens(positions, segments, mapped or schedules, cache)
+        store = None if cache is None else stored(cache)
+        x, store = run_layers(self.blocks, x, tokens, store, places(cache, config.layer_groups), config)
         x = self.norm(x)
-        return x if cache is None else (x, replace(cache, k=store[0], v=store[1]))
+        return x if cache is None else (x, with_stored(cache, store))
 
     def unembed(self, hidden: Float[Array, "*batch embed"]) -> Float32[Array, "*batch vocab"]:
         """float32 logits of hidden states with any leading axes."""
@@ -124,25 +131,16 @@ class Decoder(nnx.Module):
         logits, cap = project(hidden, kernel, jnp.float32), self.config.logit_softcap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
-    def empty_cache(self, batch: int, capacity: int, *, keys: Keys = "rotated", dtype: Any = None) -> KVCache:
+    def empty_cache(
+        self, batch: int, capacity: int, *, keys: Keys = "rotated", dtype: Any = None, chunk: int | None = None
+    ) -> AnyCache:
         """A cache for all layers, `capacity` tokens a row; `dtype` defaults to the config's.
 
         When every layer has a window the slots form a ring: `capacity` of the largest window + n - 1 is then enough to
-        go on for ever, n tokens at a time.
+        go on for ever, n tokens at a time. With `chunk`, the most tokens that are appended at a time, layers with a
+        window keep window + chunk - 1 tokens and only the others `capacity`.
         """
-        config, largest = self.config, self.config.largest_window
-        check_count("capacity", capacity)
-        cache = KVCache.empty(
-            batch,
-            capacity,
-            config.attention.kv_count,
-            config.attention.head_width,
-            keys=keys,
-            window=None if largest is None or capacity < largest else largest,
-            dtype=jnp.dtype(config.dtype) if dtype is None else dtype,
-            layout=config.layout,
-        )
-        return cache.for_layers(config.layer_groups)
+        return empty_cache(self.config, batch, capacity, keys=keys, dtype=dtype, chunk=chunk)
 
     def _schedules(self, schedule: ScheduleLike) -> GroupSchedules | None:
         if self.config.positional != "rope" and schedule is not None:
@@ -173,20 +171,27 @@ class Decoder(nnx.Module):
         return x.astype(config.dtype)
 
     def _tokens(
-        self, positions: Array, segments: Array | None, schedules: GroupSchedules | None, cache: KVCache | None
-    ) -> tuple[KVCache | None, Tokens]:
+        self,
+        positions: Array,
+        segments: Array | None,
+        turning: GroupSchedules | Mapped | None,
+        cache: AnyCache | None,
+    ) -> tuple[AnyCache | None, Tokens]:
         """What all layers share, and the cache with the slots of the new tokens taken."""
         kv_heads = self.config.attention.kv_count
-        slots, held, kv_positions = None, None, positions
+        slots, held, regions, kv_positions = None, None, None, [positions]
+        schedules = None if isinstance(turning, Mapped) else turning
         new = None if schedules is None else group_tables(schedules, positions, kv_heads)
         if cache is not None:
-            cache, slots = cache.reserve(positions, schedules)
-            kv_positions = cache.positions
+            cache, slots = reserve(cache, positions, schedules)
+            kv_positions = [part.positions for part in parts_of(cache)]
             if cache.keys == "unrotated" and schedules is not None:
-                held = group_tables(schedules, kv_positions, kv_heads)
+                held = tuple(group_tables(schedules, held_at, kv_heads) for held_at in kv_positions)
         slopes = alibi_slopes(self.config.heads) if self.config.positional == "alibi" else None
-        mask = {"q_positions": positions, "kv_positions": kv_positions, "segments": segments, "slopes": slopes}
-        return cache, Tokens(mask, new, held, slots)
+        mask = {"q_positions": positions, "segments": segments, "slopes": slopes}
+        if isinstance(turning, Mapped):
+            regions = group_regions(turning, mask | {"kv_positions": kv_positions[0]}, self.config)
+        return cache, Tokens(mask, tuple(kv_positions), new, held, slots, regions)
 
 
 def _fitting(ids: Array, argument: str, shape: tuple[int, ...]) -> Array:

@@ -1,6 +1,6 @@
 """Which slots of a cache the next tokens take, whether they may, and writing them: refused tokens change nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,6 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
 from rope_jax.positions import LARGEST_POSITION, check_positions
+
+# Keys and values [layers, batch, capacity, kv_heads, head_dim], for every part of a cache.
+Store = tuple[tuple[Array, Array], ...]
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["start", "accepted"], meta_fields=["ring"])
@@ -79,22 +82,49 @@ def written(buffer: Array, new: Array, slots: Slots, layer: Array | int | None =
     With `layer`, `new` is that layer's and only its part is touched: a scan over layers updates its carry in place.
     """
     new = new.astype(buffer.dtype)
-    axis = buffer.ndim - 3
-    corner = [jnp.zeros((), jnp.int32)] * buffer.ndim
-    if layer is not None:
-        new, corner[0] = new[None], jnp.asarray(layer).astype(jnp.int32)
-    kept = slots.accepted
-    if slots.ring and new.shape[axis] > 1:
-        # The tokens may wrap around, which no slice does: every slot takes the token that falls to it.
-        offset = _offset(buffer.shape[axis], slots.start)
-        kept = (kept & (offset < new.shape[axis]))[:, None, None]
-        kept = kept.reshape((1,) * axis + kept.shape)
-        new = jnp.take(new, jnp.minimum(offset, new.shape[axis] - 1), axis=axis, mode="clip")
-    else:
-        corner[axis] = slots.start
-    # A slice that does not fit would slide back over older slots: refused tokens write back what is there.
-    held = jax.lax.dynamic_slice(buffer, corner, new.shape)
-    return jax.lax.dynamic_update_slice(buffer, jnp.where(kept, new, held), corner)
+    axis, start = buffer.ndim - 3, slots.start
+    layered = layer is not None
+    if slots.ring and new.shape[-3] > 1:
+        new, start = _round(buffer if layer is None else buffer[layer], new, slots), jnp.zeros((), jnp.int32)
+    # One window, dropped whole where it lies outside: that is where refused tokens go. A slice would slide back over
+    # older slots, and mending that by writing back what is there makes XLA copy the buffer in every layer.
+    start = jnp.where(slots.accepted, start, buffer.shape[axis]).astype(jnp.int32)
+    corner = [jnp.asarray(layer).astype(jnp.int32), start] if layered else [start]
+    window = jax.lax.ScatterDimensionNumbers(
+        update_window_dims=tuple(range(new.ndim)),
+        inserted_window_dims=(0,) if layered else (),
+        scatter_dims_to_operand_dims=(0, axis) if layered else (axis,),
+    )
+    return jax.lax.scatter(buffer, jnp.stack(corner), new, window, mode=jax.lax.GatherScatterMode.FILL_OR_DROP)
+
+
+class Places(NamedTuple):
+    """Where every layer's keys and values lie: in which part of the store, as which layer of it; [layers] int32."""
+
+    part: Int32[Array, "*layers"] | Any
+    layer: Int32[Array, "*layers"] | Any
+
+
+def written_in_place(store: Store, new: tuple[Array, Array], slots: tuple[Slots, ...], place: Places) -> Store:
+    """The store with one layer's new keys and values in its part; the other parts stay as they are."""
+
+    def own(part: int) -> Slots:
+        if len(slots) == 1:
+            return slots[0]
+        return replace(slots[part], accepted=slots[part].accepted & (place.part == part))
+
+    return tuple(
+        (written(k, new[0], own(part), place.layer), written(v, new[1], own(part), place.layer))
+        for part, (k, v) in enumerate(store)
+    )
+
+
+def _round(held: Array, new: Array, slots: Slots) -> Array:
+    """All slots of a ring once the new tokens are in: they may wrap around, which no window does."""
+    axis, count = held.ndim - 3, new.shape[-3]
+    offset = _offset(held.shape[axis], slots.start)
+    taken = jnp.take(new, jnp.minimum(offset, count - 1), axis=axis, mode="clip")
+    return jnp.where((offset < count).reshape((1,) * axis + (-1, 1, 1)), taken, held)
 
 
 def _offset(capacity: int, start: Array) -> Int32[Array, "capacity"]:

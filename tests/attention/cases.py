@@ -4,6 +4,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+EVERYWHERE = ("reference", "xla", "chunked")
+"""The backends that need no accelerator."""
 HEADS, HEAD_DIM, SEQ = 4, 8, 37
 ARRAYS = ("q", "k", "v", "sinks", "slopes", "scale")
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import rope_jax as rj
-from rope_jax.attention import BACKENDS, chunked
+from rope_jax.attention import chunked
+from tests.attention.cases import EVERYWHERE
 
 BATCH, SEQ, HEADS, HEAD_DIM = 2, 12, 2, 8
 RNG = np.random.default_rng(0)
 Q, K, V = (jnp.asarray(RNG.standard_normal((BATCH, SEQ, HEADS, HEAD_DIM)), jnp.float32) for _ in range(3))
 RANGE = jnp.arange(SEQ)[None]
-every_backend = pytest.mark.parametrize("backend", tuple(BACKENDS))
+every_backend = pytest.mark.parametrize("backend", EVERYWHERE)
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ WRONG_TYPE = [
     ({"slopes": jnp.ones(4, jnp.int32)}, "`slopes` must be a floating array [heads]; got int32."),
     ({"scale": "1"}, "`scale` must be a number or [heads]; got '1'. None means"),
     ({"scale": True}, "`scale` must be a number or [heads]; got True. None means"),
-    ({"backend": ["xla"]}, "`backend` must be one of auto, reference, xla, chunked; got ['xla']. Choose one"),
+    ({"backend": ["xla"]}, "`backend` must be one of auto, reference, xla, chunked, splash, cudnn; got ['xla']."),
     ({"scale": jnp.asarray(1)}, "`scale` must be floating; got int32. None means"),
 ]
 WRONG_VALUE = [
@@ -64,7 +64,7 @@ WRONG_VALUE = [
     ({"scale": ONES[:3]}, "`scale` must be [heads] = [4]; got shape (3,)."),
     ({"scale": float("nan")}, "`scale` must be finite; got nan."),
     ({"order": "sorted"}, "`order` must be one of any, increasing, contiguous; got 'sorted'. \"any\" is always right."),
-    ({"backend": "flash"}, "`backend` must be one of auto, reference, xla, chunked; got 'flash'."),
+    ({"backend": "flash"}, "`backend` must be one of auto, reference, xla, chunked, splash, cudnn; got 'flash'."),
     ({"backend": "xla", "softcap": 30.0}, "got 'xla': a softcap acts on the logits before the softmax"),
     ({"backend": "xla", "sinks": ONES}, "got 'xla': jax.nn.dot_product_attention has no logit beside the keys"),
     ({"backend": "xla", "v": KV[..., :4]}, "got 'xla': jax.nn.dot_product_attention needs values as wide as the keys"),

@@ -32,8 +32,12 @@ def dense(x, weights):
     return x @ weights["kernel"] + weights.get("bias", 0.0)
 
 
-def attention(x, w, c, omega, positions, *, scale=1.0, window=None, slopes=None):
-    """One row x [seq, embed] through the attention block with weights w; c names the sizes and options."""
+def attention(x, w, c, omega, positions, *, scale=1.0, window=None, slopes=None, distance=None):
+    """One row x [seq, embed] through the attention block with weights w; c names the sizes and options.
+
+    `distance` is the rule of a score map: from both positions, counted from the first, to what a pair turns by, or
+    None for a pair that is not seen.
+    """
     heads, kv_heads, head_dim = c["heads"], c["kv_heads"], c["head_dim"]
     q, k, v = (dense(x, w[name]) for name in ("query", "key", "value"))
     if c.get("qk_norm") == "full":
@@ -41,16 +45,24 @@ def attention(x, w, c, omega, positions, *, scale=1.0, window=None, slopes=None)
     q, k, v = (part.reshape(len(x), -1, head_dim) for part in (q, k, v))
     if c.get("qk_norm") is True:
         q, k = norm(q, w["query_norm"], c), norm(k, w["key_norm"], c)
-    if omega is not None:
+    if omega is not None and distance is None:
         q, k = (rotate(part, omega, positions, c.get("layout", "half"), scale) for part in (q, k))
     out = np.zeros((len(x), heads, head_dim))
     for head in range(heads):
         served = head // (heads // kv_heads)
         for i, here in enumerate(positions):
             seen = [j for j, there in enumerate(positions) if 0 <= there <= here and here - there < (window or np.inf)]
+            keys = k
+            if omega is not None and distance is not None:
+                start = min(position for position in positions if position >= 0)
+                apart = {j: distance(here - start, positions[j] - start) for j in seen}
+                seen = [j for j in seen if apart[j] is not None]
+                keys = rotate(
+                    k, omega, [-(apart.get(j) or 0) for j in range(len(x))], c.get("layout", "half"), scale**2
+                )
             if not seen:
                 continue
-            logits = k[seen, served] @ q[i, head] * (c.get("scale") or head_dim**-0.5)
+            logits = keys[seen, served] @ q[i, head] * (c.get("scale") or head_dim**-0.5)
             if slopes is not None:
                 logits = logits - slopes[head] * (here - np.asarray(positions)[seen])
             if c.get("softcap"):
@@ -66,7 +78,7 @@ def mlp(x, w, c):
 
 
 def decoder(token_ids, w, c, layers, positions, slopes=None):
-    """Logits of one row; `layers` gives (omega or None, attention scale, window) of every layer."""
+    """Logits of one row; `layers` gives (omega or None, attention scale, window, distance or nothing)."""
     default = 1.0 if "unembedding" in w else np.sqrt(w["embedding"].shape[1])
     x = w["embedding"][token_ids] * (c.get("embed_scale") or default)
     if "learned" in w:
@@ -74,10 +86,11 @@ def decoder(token_ids, w, c, layers, positions, slopes=None):
     if c.get("positional") == "sinusoidal":
         angle = np.multiply.outer(positions, 10_000.0 ** (-np.arange(0, x.shape[1], 2) / x.shape[1]))
         x[:, 0::2], x[:, 1::2] = x[:, 0::2] + np.sin(angle), x[:, 1::2] + np.cos(angle)
-    for index, (omega, scale, window) in enumerate(layers):
+    for index, (omega, scale, window, *rule) in enumerate(layers):
+        turns = {"scale": scale, "window": window, "slopes": slopes, "distance": rule[0] if rule else None}
         block = layer_of(w["blocks"], index)
         normal = norm(x, block.get("attention_norm"), c)
-        y = attention(normal, block["attention"], c, omega, positions, scale=scale, window=window, slopes=slopes)
+        y = attention(normal, block["attention"], c, omega, positions, **turns)
         y = x + norm(y, block.get("attention_post_norm"), c)
         z = mlp(norm(x if c.get("parallel") else y, block.get("mlp_norm"), c), block["mlp"], c)
         x = y + norm(z, block.get("mlp_post_norm"), c)

@@ -151,7 +151,7 @@ MISTYPED = (
     ({"pattern": ("L", 5)}, "`pattern` must be a string or a sequence of strings; got ('L', 5). "),
     ({"windows": 5}, "`windows` must be (group, tokens) pairs or a dict; got 5. Write"),
     ({"windows": None}, "`windows` must be (group, tokens) pairs or a dict; got None. Write"),
-    ({"backend": ["xla"]}, "`backend` must be one of auto, reference, xla, chunked; got ['xla']. Choose one of them."),
+    ({"backend": ["xla"]}, "`backend` must be one of auto, reference, xla, chunked, splash, cudnn; got ['xla']."),
     ({"dtype": np.float32}, "`dtype` must be one of float32, bfloat16, float16; got <class 'numpy.float32'>. Choose"),
 )
 

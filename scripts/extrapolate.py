@@ -7,6 +7,7 @@
 Stopped at any moment and started again, it goes on with the first unfinished cell.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def execute(sweep: Sweep) -> Path:
     with sweep:
         outcome = sweep.run()
     # A file or pipe has no width of its own, and a table must not break its words there.
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=120)
     console.print(terminal_table(sweep.rows()))
     for reason in outcome.failed:
         print(f"failed, and tried again by the same command: {reason}", file=sys.stderr)

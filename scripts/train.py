@@ -7,13 +7,14 @@ from pathlib import Path
 
 from rope_jax.experiment.command import run_script
 from rope_jax.experiment.config import ExperimentConfig
+from rope_jax.experiment.model import Subject
 from rope_jax.experiment.sweep import Sweep
 
 
-def prepare(config: ExperimentConfig) -> Sweep:
+def prepare(config: ExperimentConfig, subject: Subject | None = None) -> Sweep:
     if not config.trains:
         raise ValueError("`finetune.steps` must be above 0 to train a checkpoint; got 0. Set it.")
-    return Sweep(config, metrics=("training",))
+    return Sweep(config, subject, metrics=("training",))
 
 
 def execute(sweep: Sweep) -> Path:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from rope_jax.experiment.arguments import read_arguments
 from rope_jax.experiment.config import ExperimentConfig
+from rope_jax.experiment.model import Subject
 
 Prepared = TypeVar("Prepared")
 
@@ -16,7 +17,7 @@ USER_FAULT = 2
 
 def run_script(
     description: str,
-    prepare: Callable[[ExperimentConfig], Prepared],
+    prepare: Callable[[ExperimentConfig, Subject | None], Prepared],
     execute: Callable[[Prepared], Path],
     arguments: Sequence[str] | None = None,
 ) -> int:
@@ -24,7 +25,8 @@ def run_script(
 
     Args:
       description: what the script does, for `--help`.
-      prepare: checks everything and builds what `execute` runs; its ValueError, TypeError, OSError, RuntimeError
+      prepare: given the config, and its model where that is read already, checks everything and builds what `execute`
+        runs; its ValueError, TypeError, OSError, RuntimeError
         or ImportError is the user's fault and is printed as one line.
       execute: computes and writes; what it raises is a fault of the program, but for a diverged training.
       arguments: command-line words; those of the process by default.
@@ -38,8 +40,9 @@ def run_script(
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
         description=description,
-        epilog="Any setting can be changed: --train.steps 100. CONFIG.toml --help, or --checkpoint DIR --help, lists "
-        "all with their values.",
+        epilog="Any setting can be changed: --sweep.multiples 1 2 --evaluate.windows 8 --output FOLDER. CONFIG.toml "
+        "--help, or --checkpoint DIR --help, lists all with their values. Results are written to OUTPUT/NAME "
+        "(runs/NAME; NAME is that of the config or the checkpoint). The same command goes on where it was stopped.",
         usage="%(prog)s CONFIG.toml [--table.key VALUE ...]\n"
         "       %(prog)s --checkpoint DIR [--text FILE] [--table.key VALUE ...]",
         allow_abbrev=False,
@@ -55,16 +58,22 @@ def run_script(
         "plain RoPE, position interpolation, NTK and YaRN at 1, 2 and 4 times its trained length, no training",
     )
     parser.add_argument(
-        "--text", metavar="FILE", help="the text to read, or a glob in quotes; the same as --data.source"
+        "--text",
+        metavar="FILE",
+        help="the text to read, or a glob in quotes; the same as --data.source (default with a checkpoint: the Python "
+        "files of the standard library)",
     )
     if not words or words[0] in ("-h", "--help"):
         parser.print_help()
         return 0 if words else USER_FAULT
     try:
         try:
-            prepared = prepare(read_arguments(words))
+            request = read_arguments(words)
+            prepared = prepare(request.config, request.subject)
         except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
             return _complain(error, USER_FAULT)
+        for line in request.notes:
+            print(f"note: {line}", file=sys.stderr)
         print(execute(prepared))
     except FloatingPointError as error:
         return _complain(error, 1)

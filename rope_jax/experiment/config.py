@@ -37,6 +37,8 @@ __all__ = [
     "validate",
 ]
 
+CURE_FOLDER = "Name a TOML file, or write --checkpoint in front of the folder of a model."
+CURE_TEXT = "If it is the text to read, write --text in front of it."
 LEFT_OUT = ("model.checkpoint", "train.checkpoint_every", "train.log_every", "finetune.methods", "finetune.export")
 
 
@@ -81,7 +83,7 @@ def _table(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise FileNotFoundError(f"`config` must be a file; got {str(path)!r}, which is absent. See configs/.") from None
     except IsADirectoryError:
-        raise IsADirectoryError(f"`config` must be a file; got the folder {str(path)!r}. Name a file in it.") from None
+        raise IsADirectoryError(f"`config` must be a file; got the folder {str(path)!r}. {CURE_FOLDER}") from None
     if content.startswith(codecs.BOM_UTF8):
         raise ValueError(f"`config` must begin without a byte order mark; got one in {path}. Save it as plain UTF-8.")
     try:
@@ -90,7 +92,7 @@ def _table(path: Path) -> dict[str, Any]:
         rule = f"`config` must be UTF-8 text; got {error.reason} at byte {error.start} of {path}"
         raise ValueError(f"{rule}. Save it as UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"`config` must be TOML; got {path}: {error}. Mend it there.") from None
+        raise ValueError(f"`config` must be TOML; got {path}: {error}. Mend it there. {CURE_TEXT}") from None
 
 
 def config_dict(config: ExperimentConfig) -> dict[str, Any]:

@@ -49,17 +49,31 @@ def load_corpus(source: str) -> tuple[Document, ...]:
         files = {name: path for name, path in files.items() if not STDLIB_LEFT_OUT & set(Path(name).parts[:-1])}
         smallest = STDLIB_SMALLEST
     else:
+        if Path(source).is_dir():
+            raise ValueError(
+                f"`data.source` must lead to files that hold text; got the folder {source!r}. Name a file in it, or "
+                f"all of them as a glob in quotes: '{source.rstrip('/')}/*'."
+            )
         found = [source] if Path(source).is_file() else glob.glob(source, recursive=True)
         files = {Path(name).as_posix(): Path(name) for name in found if Path(name).is_file()}
         smallest = 1
     documents = [Document(name, np.frombuffer(files[name].read_bytes(), np.uint8)) for name in sorted(files)]
     kept = tuple(document for document in documents if document.tokens.size >= smallest)
     if not kept:
+        there = "where no file is" if not files else "an empty file" if len(files) == 1 else f"{len(files)} empty files"
         raise ValueError(
-            f"`data.source` must lead to files that hold text; got {source!r}: {len(files)} files, none of them with "
-            'text. Give an existing file, a glob in quotes, or "stdlib".'
+            f"`data.source` must lead to files that hold text; got {source!r}, {there}. Give an existing file "
+            '(--text FILE), a glob in quotes, or "stdlib".'
         )
     return kept
+
+
+def windows_line_ends(documents: Sequence[Document]) -> tuple[str, ...]:
+    """A line about the documents, as bytes, whose lines end as on Windows; none where none do."""
+    many = sum(b"\r\n" in document.tokens.tobytes() for document in documents)
+    if not many:
+        return ()
+    return (f"{many} of {len(documents)} files of the text have Windows line ends, which the model reads as they are",)
 
 
 def corpus_digest(documents: Sequence[Document]) -> str:
@@ -198,10 +212,13 @@ def evaluation_windows(documents: Sequence[Document], longest: int, count: int, 
     places = np.cumsum([max(document.tokens.size - longest, 0) for document in documents])
     total = int(places[-1]) if places.size else 0
     if total < count * tail:
+        files = f"{len(documents)} file{'s' * (len(documents) != 1)}"
+        most = max((document.tokens.size for document in documents), default=0)
+        fit = "too short for one" if total == 0 else f"where {total // tail} fit"
         raise ValueError(
-            f"The held-out text must hold {count} windows of {longest + 1} tokens that end {tail} tokens apart; "
-            f"got {total} places for an end in {len(documents)} files. Give more text, raise `data.held_out_tokens`, "
-            "or lower `evaluate.windows`."
+            f"The text that is evaluated must hold {count} windows of {longest + 1} tokens that end {tail} tokens "
+            f"apart; got {files} of at most {most} tokens, {fit}. Give more text, or lower `evaluate.windows` or the "
+            "largest of `sweep.multiples`; where weights are trained, `data.held_out_tokens` may also be raised."
         )
     rows = []
     for place in ((2 * np.arange(count) + 1) * total // (2 * count)).tolist():

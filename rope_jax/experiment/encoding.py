@@ -5,7 +5,7 @@ reliable. It is taken off every text and put back once, in front of a window.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from rope_jax.experiment.data import Document
 
 PROBE = "a"
+UNKNOWN = ("\U000f1234", "\U00102345")  # two characters for private use, which no text and no vocabulary has
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,7 @@ class Encoding:
         vocab: ids that the model knows.
         bos: the id that the tokenizer puts in front of every text; None where it puts none.
         before, after: what it adds even when asked not to.
+        unknown: the id that stands for what it has no token for; None where it has one for everything.
     """
 
     tokenizer: Any
@@ -31,6 +33,7 @@ class Encoding:
     bos: int | None
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+    unknown: int | None = None
 
     def ids(self, text: str) -> list[int]:
         """The ids of a text alone, nothing added."""
@@ -83,7 +86,47 @@ def encoding_of(tokenizer: Any, vocab: int) -> Encoding:
             f"`tokenizer` must put at most one token in front of a text, to open every window with; got {opening}. "
             "Use a checkpoint with one."
         )
-    return Encoding(tokenizer, vocab, opening[0] if opening else None, before, after)
+    plain = Encoding(tokenizer, vocab, opening[0] if opening else None, before, after)
+    return replace(plain, unknown=_unknown(plain))
+
+
+def _unknown(encoding: Encoding) -> int | None:
+    """The id that two characters have in common which no vocabulary has."""
+    one, other = (encoding.ids(character) for character in UNKNOWN)
+    if not one or one != other or not encoding.text(one[-1:]).strip():
+        return None
+    return one[-1]
+
+
+def remarks(documents: Sequence[Document], encoding: Encoding) -> tuple[str, ...]:
+    """What a reader of the losses must know of the text and of its tokens.
+
+    Args:
+        documents: in tokens.
+        encoding: that they are in.
+    """
+    if encoding.bos is None:
+        said = ["the tokenizer puts no token in front of a text, so no BOS opens a window"]
+    else:
+        said = [f"every window opens with {encoding.text([encoding.bos])}, id {encoding.bos}, as the tokenizer does"]
+    total = sum(document.tokens.size for document in documents)
+    unknown = sum(int((document.tokens == encoding.unknown).sum()) for document in documents)
+    if encoding.unknown is not None and unknown:
+        said.append(
+            f"{unknown:,} of {total:,} tokens of the text ({unknown / total:.1%}) are "
+            f"{encoding.text([encoding.unknown])}: the tokenizer has no tokens for what stands there"
+        )
+    return (*said, *_special(documents, encoding))
+
+
+def _special(documents: Sequence[Document], encoding: Encoding) -> tuple[str, ...]:
+    """A line about special tokens that the text itself writes out, such as `<|endoftext|>`."""
+    added: dict[int, Any] = getattr(encoding.tokenizer, "get_added_tokens_decoder", dict)()
+    # Padding and the like that no text has are not named; what stands for unknown text is said already.
+    special = [one for one, token in added.items() if token.special and one != encoding.unknown]
+    counts = {one: sum(int((document.tokens == one).sum()) for document in documents) for one in special}
+    met = [f"{encoding.text([one])} {count:,} times" for one, count in counts.items() if count]
+    return (f"the text writes out special tokens, which the model reads as such: {', '.join(met)}",) if met else ()
 
 
 def _added(tokenizer: Any, special: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -100,7 +143,8 @@ def encoded(documents: Sequence[Document], encoding: Encoding) -> tuple[Document
     A whole file is encoded at once, so that no token is cut; that takes some 150 bytes of memory a character.
 
     Raises:
-        ValueError: a file that is no UTF-8 text, ids that the model does not know, or BOS inside a text.
+        ValueError: a file that is no UTF-8 text, or holds zero characters as UTF-16 and binary files do; ids that the
+            model does not know; BOS inside a text.
     """
     return tuple(Document(document.name, _tokens(document, encoding)) for document in documents)
 
@@ -113,6 +157,11 @@ def _tokens(document: Document, encoding: Encoding) -> np.ndarray:
             f"`data.source` must lead to UTF-8 text for a checkpoint; got {error.reason} at byte {error.start} of "
             f"{document.name}. Convert it, or leave it out."
         ) from None
+    if "\0" in text:
+        raise ValueError(
+            f"`data.source` must lead to UTF-8 text for a checkpoint; got {text.count(chr(0))} zero characters in "
+            f"{document.name}, which is binary, or text in UTF-16. Convert it, or leave it out."
+        )
     ids = np.asarray(encoding.ids(text), np.int32)
     if ids.size and ids.max() >= encoding.vocab:
         raise ValueError(

@@ -27,13 +27,15 @@ class Questions(NamedTuple):
 class Task(Protocol):
     """What training and evaluation ask of a task.
 
-    `corpus` is the digest of the text that it reads, None for a task that draws its items.
+    `corpus` is the digest of the text that it reads, None for a task that draws its items. `notes` is what a reader of
+    its numbers must know of the text.
     """
 
     name: str
     vocab: int
     metric: str
     corpus: str | None
+    notes: tuple[str, ...]
 
     @property
     def bos(self) -> int | None:

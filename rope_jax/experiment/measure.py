@@ -46,6 +46,8 @@ class Laboratory:
         self._published = Checkpoint(config, self.subject) if config.starts_trained else None
         self._tasks: dict[int, Task] = {}
         task = self._task(config.seeds[0])
+        self.notes = task.notes
+        """What a reader of the numbers must know of the text."""
         self.corpus = task.corpus
         """Digest of the text, None for a task without."""
         self._weights = Weights(config, folder, self.subject, task.vocab, self._published)
@@ -65,6 +67,7 @@ class Laboratory:
             "digest": self._published.digest,
             "parameters": self._weights.parameters,
             "trained_length": self.subject.own_length,
+            "bos": self._published.encoding.bos,
         }
 
     def measure(self, cell: Cell, rows: Sequence[Row]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from flax import nnx
 
@@ -28,6 +29,7 @@ class Subject:
       own_length: what the checkpoint itself gives for its trained length.
       parameters: of the checkpoint.
       own_rope: the checkpoint's settings by the layer groups of its configuration.
+      tokenizer: of the checkpoint, None where it has none.
     """
 
     rope: ModelRope | None
@@ -38,6 +40,7 @@ class Subject:
     own_length: int | None = None
     own_rope: ModelRope | None = None
     parameters: int = 0
+    tokenizer: Any = None
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ class PasskeyWordsTask:
     name = "passkey"
     metric = "passkey_accuracy"
     corpus: str | None = None
+    notes: tuple[str, ...] = ()
 
     def __init__(self, encoding: Encoding, digits: int, depths: int, trials: int, seed: int) -> None:
         self.vocab = encoding.vocab

@@ -195,14 +195,17 @@ def _check(config: ExperimentConfig, subject: Subject) -> None:
     if config.data.task == "text" and config.evaluate.windows < 2:
         raise ValueError("`evaluate.windows` must be at least 2, for a standard error; got 1. 48 is a fair start.")
     for table, methods in (("sweep", config.sweep.methods), ("finetune", config.finetune.methods)):
-        texts: dict[str, str] = {}
+        seen: list[tuple[Method, str, str]] = []
         for written in methods:
-            text = parse_method(written).text(original_length=length)
-            if text in texts:
-                raise ValueError(
-                    f"`{table}.methods` must differ; got {texts[text]!r} and {written!r}, both {text}. Delete one."
-                )
-            texts[text] = written
+            method = parse_method(written)
+            text = method.text(original_length=length)
+            # As numbers 4 and 4.0 are the same, as texts they are not.
+            for known, same, first in seen:
+                if text == same or method == known:
+                    raise ValueError(
+                        f"`{table}.methods` must differ; got {first!r} and {written!r}, both {text}. Delete one."
+                    )
+            seen.append((method, text, written))
             if text != "Identity()" and not subject.extended:
                 raise ValueError(
                     f"`{table}.methods` must reach a rotated layer whose window exceeds train.length; got "

@@ -1,4 +1,4 @@
-"""A checkpoint as the weights of an experiment start from it: outline and tokenizer first, weights when needed."""
+"""A checkpoint as the weights of an experiment start from it: its shape and tokenizer first, weights when needed."""
 
 import dataclasses
 from collections.abc import Callable
@@ -39,15 +39,16 @@ def subject_of(config: ExperimentConfig) -> Subject:
 def _published_subject(config: ExperimentConfig) -> Subject:
     """The model of a checkpoint: its rotary settings by the decoder's layer groups, its shape, its trained length."""
     # Here, so that a model that is trained here needs none of the packages that read checkpoints.
-    from rope_jax.huggingface import weights
+    from rope_jax.huggingface.weights.checkpoint import open_checkpoint
 
     source = config.model.checkpoint
     try:
-        outline = weights.outline(source)
+        opened = open_checkpoint(source)
     except (ValueError, TypeError, OSError) as error:
         kinds = (FileNotFoundError, OSError, TypeError)
         kind = next((kind for kind in kinds if isinstance(error, kind)), ValueError)
         raise kind(f"`model.checkpoint`, {source}: {error}") from error
+    outline = opened.outline
     shape = outline.decoder_config
     specs = dict(zip(shape.layer_groups, (outline.rope.specs[g] for g in outline.rope.layer_groups), strict=True))
     return Subject(
@@ -59,6 +60,7 @@ def _published_subject(config: ExperimentConfig) -> Subject:
         own_length=outline.trained_length,
         own_rope=outline.rope,
         parameters=outline.parameters,
+        tokenizer=opened.tokenizer,
     )
 
 
@@ -89,9 +91,7 @@ class Checkpoint:
         Raises:
           ValueError: it has none.
         """
-        from rope_jax.huggingface import weights
-
-        tokenizer = weights.load_tokenizer(self.source)
+        tokenizer = self.subject.tokenizer
         if tokenizer is None or self.subject.published is None:
             raise ValueError(
                 f"`model.checkpoint` must come with a tokenizer; got none in {self.source}. Add its tokenizer.json."

@@ -63,8 +63,8 @@ class Results:
         folder: made if absent.
         config: the experiment. Rows that bear another config's hash refuse the folder.
         corpus: digest of the text, None for a task without. Rows that bear another one refuse the folder.
-        checkpoint: name, digest, parameters and trained length of the checkpoint that the weights start from, None for
-            weights that are trained here. Rows that bear another digest refuse the folder.
+        checkpoint: name, digest, parameters, trained length and BOS id of the checkpoint that the weights start from,
+            None for weights that are trained here. Rows that bear another digest refuse the folder.
 
     Raises:
         ValueError: the folder holds results of another config, text or checkpoint, or a line that is not a row.
@@ -178,7 +178,7 @@ class Results:
         except BlockingIOError:
             raise RuntimeError(
                 f"`folder` must belong to one run at a time; {self.path} is open in another one. "
-                "Wait for it, or give another output folder."
+                "Wait for it, or give another folder: --output."
             ) from None
 
     def _refuse_other(self, row: Mapping[str, Any]) -> None:
@@ -194,7 +194,7 @@ class Results:
         except (KeyError, TypeError, ValueError):
             raise ValueError(
                 f"`folder` must hold results of this config only; {self.path} has settings of another version of this "
-                "program. Give another output folder."
+                "program. Give another one: --output."
             ) from None
         differing = [
             f"{path} = {there.get(path)!r} there, {here.get(path)!r} here"
@@ -203,7 +203,7 @@ class Results:
         ]
         raise ValueError(
             f"`folder` must hold results of this config only; {self.path} has others: {'; '.join(differing)}. "
-            "Give another output folder."
+            "Give another one: --output."
         )
 
     def _refuse_other_origin(self, setting: str, what: str, there: str | None, here: str | None) -> None:
@@ -212,7 +212,7 @@ class Results:
             known, found = (f"digest {digest[:12]}" if digest else "none recorded" for digest in (there, here))
             raise ValueError(
                 f"`{setting}` must lead to the {what} of the finished rows, {known} in {self.path}; got {found}: the "
-                f"files or their names differ. Restore that {what}, or give another output folder."
+                f"files or their names differ. Restore that {what}, or give another folder: --output."
             )
 
 

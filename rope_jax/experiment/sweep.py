@@ -10,6 +10,7 @@ import jax
 
 from rope_jax.experiment.config import ExperimentConfig
 from rope_jax.experiment.measure import Laboratory
+from rope_jax.experiment.model import Subject
 from rope_jax.experiment.plan import Cell, plan, work
 from rope_jax.experiment.progress import Reporter
 from rope_jax.experiment.published import subject_of
@@ -38,6 +39,7 @@ class Sweep:
 
     Args:
       config: the experiment; its folder is `output/name`.
+      subject: its model; made of the config when left out.
       metrics: run the cells of these metrics only; all when empty.
       reporter: told how far the run is.
 
@@ -47,11 +49,16 @@ class Sweep:
     """
 
     def __init__(
-        self, config: ExperimentConfig, *, metrics: tuple[str, ...] = (), reporter: Reporter | None = None
+        self,
+        config: ExperimentConfig,
+        subject: Subject | None = None,
+        *,
+        metrics: tuple[str, ...] = (),
+        reporter: Reporter | None = None,
     ) -> None:
         self.config = config
         self.folder = Path(config.output) / config.name
-        self.subject = subject_of(config)
+        self.subject = subject or subject_of(config)
         self.cells = [cell for cell in plan(config, self.subject) if not metrics or cell.metric in metrics]
         self._reporter = reporter or Reporter()
         self._laboratory = Laboratory(config, self.folder, self._reporter, self.subject)
@@ -80,7 +87,7 @@ class Sweep:
         with self._reporter as reporter:
             total = sum(work(self.config, cell) for cell in pending)
             reporter.begin(cells=len(self.cells), finished=len(self.cells) - len(pending), work=total)
-            for line in self.subject.notes:
+            for line in (*self.subject.notes, *self._laboratory.notes):
                 reporter.note(line)
             for cell in pending:
                 try:
@@ -124,8 +131,13 @@ class Sweep:
 def describe(cell: Cell) -> str:
     """A cell in words."""
     factor = f" x{cell.factor:g}" if cell.calls.takes_factor else ""
-    tuned = f" on weights tuned with {cell.tuned_method}" if cell.tuned_method and cell.metric != "training" else ""
-    return f"{cell.metric} {cell.label}{factor} at {cell.length}{tuned}, seed {cell.seed}"
+    tuned = ""
+    if cell.tuned_method and cell.metric != "training":
+        tuned = f" on weights tuned with {cell.calls.label}"
+    what = f"{cell.metric} {cell.label}{factor} at {cell.length}"
+    if cell.metric == "truncated_loss":
+        what = f"{cell.metric}, the baseline ({cell.label}) within {cell.length}"
+    return f"{what}{tuned}, seed {cell.seed}"
 
 
 def _out_of_memory(error: BaseException) -> bool:

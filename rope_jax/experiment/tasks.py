@@ -15,8 +15,9 @@ from rope_jax.experiment.data import (
     opened,
     split_corpus,
     training_batches,
+    windows_line_ends,
 )
-from rope_jax.experiment.encoding import Encoding, encoded
+from rope_jax.experiment.encoding import Encoding, encoded, remarks
 from rope_jax.experiment.items import Batch, Questions, Task
 from rope_jax.experiment.passkey_words import PasskeyWordsTask
 
@@ -35,6 +36,7 @@ class TextTask:
         corpus: digest of the whole text.
         encoding: the checkpoint's tokenizer; None for bytes. Its BOS then opens every window, in the place of the
             first token, which is never a target.
+        notes: what a reader of the losses must know of the text.
     """
 
     name = "text"
@@ -47,11 +49,13 @@ class TextTask:
         seed: int,
         corpus: str | None = None,
         encoding: Encoding | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.train = tuple(train)
         self.windows = windows
         self.seed = seed
         self.corpus = corpus
+        self.notes = notes
         self.vocab = 256 if encoding is None else encoding.vocab
         self.bos = None if encoding is None else encoding.bos
         self._batches: dict[tuple[int, int], Any] = {}
@@ -92,6 +96,7 @@ class PasskeyTask:
     name = "passkey"
     metric = "passkey_accuracy"
     corpus: str | None = None
+    notes: tuple[str, ...] = ()
     bos, query = 0, 1
 
     def __init__(self, data: DataConfig, depths: int, trials: int, seed: int) -> None:
@@ -155,6 +160,7 @@ class PasskeyTask:
 
 def _text(config: ExperimentConfig, seed: int, longest: int, encoding: Encoding | None) -> TextTask:
     documents = load_corpus(config.data.source)
+    line_ends = windows_line_ends(documents)
     if encoding is not None:
         documents = encoded(documents, encoding)
     train, held_out = documents[:0], documents
@@ -162,7 +168,8 @@ def _text(config: ExperimentConfig, seed: int, longest: int, encoding: Encoding 
         train, held_out = split_corpus(documents, config.data.held_out_tokens, longest, SPLIT_SEED)
     tail = config.train.length // 4
     windows = evaluation_windows(held_out, longest, config.evaluate.windows, tail=tail)
-    return TextTask(train, windows, seed, corpus_digest(documents), encoding)
+    notes = () if encoding is None else (*line_ends, *remarks(documents, encoding))
+    return TextTask(train, windows, seed, corpus_digest(documents), encoding, notes)
 
 
 def _passkey(config: ExperimentConfig, seed: int, longest: int, encoding: Encoding | None) -> Task:

@@ -17,6 +17,7 @@ from rope_jax.experiment.config import (
     validate,
 )
 from rope_jax.experiment.defaults import checkpoint_config
+from rope_jax.experiment.sweep import Sweep
 from tests.experiment.vocabularies import write_checkpoint
 
 STARTED = ExperimentConfig(name="a", model=ModelConfig(checkpoint="somewhere"), train=TrainConfig(steps=0))
@@ -80,7 +81,7 @@ def checkpoint(tmp_path_factory):
 
 
 def test_a_checkpoint_alone_has_a_whole_sweep(checkpoint):
-    config = read_arguments(["--checkpoint", checkpoint])
+    config = read_arguments(["--checkpoint", checkpoint]).config
     assert config == checkpoint_config(checkpoint)
     assert (config.name, config.model.checkpoint, config.data.source) == ("tiny", checkpoint, "stdlib")
     assert (config.train.length, config.train.steps, config.evaluate.truncation_stride) == (16, 0, 4)
@@ -95,16 +96,53 @@ def test_a_rope_that_is_not_geometric_gets_the_methods_that_can_be_built_on_it(t
     scaling = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling |= {"original_max_position_embeddings": 16}
     folder = write_checkpoint(tmp_path / "scaled", rope_scaling=scaling, max_position_embeddings=64)
-    config = read_arguments(["--checkpoint", folder])
+    config = read_arguments(["--checkpoint", folder]).config
     assert config.train.length == 16
     assert 'YaRN(ramp="turns")' in config.sweep.methods
     assert "YaRN()" not in config.sweep.methods
 
 
+def test_what_is_left_out_of_the_methods_is_said_unless_methods_are_written(tmp_path, checkpoint):
+    scaling = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling |= {"original_max_position_embeddings": 16}
+    folder = write_checkpoint(tmp_path / "scaled", rope_scaling=scaling, max_position_embeddings=64)
+    ntk, yarn = read_arguments(["--checkpoint", folder]).notes
+    assert ntk.startswith("NTKAware() cannot be built on the checkpoint's own rope, so it is left out: NTKAware must")
+    assert yarn.startswith(
+        'YaRN() cannot be built on the checkpoint\'s own rope, so YaRN(ramp="turns") stands in for it'
+    )
+    assert read_arguments(["--checkpoint", folder, "--sweep.methods", "Identity()"]).notes == ()
+    assert read_arguments(["--checkpoint", checkpoint]).notes == ()
+
+
+def test_the_checkpoint_is_opened_once_for_its_settings_and_the_sweep(checkpoint, tmp_path, monkeypatch):
+    from rope_jax.huggingface.weights import checkpoint as module
+
+    opened = []
+    really = module.open_checkpoint
+
+    def counted(source):
+        opened.append(source)
+        return really(source)
+
+    monkeypatch.setattr(module, "open_checkpoint", counted)
+    text = tmp_path / "a.txt"
+    text.write_text("a text " * 40, encoding="utf-8")
+    words = ["--checkpoint", checkpoint, "--text", str(text), "--output", str(tmp_path), "--evaluate.windows", "2"]
+    request = read_arguments([*words, "--train.length", "8"])
+    assert request.subject is not None and request.subject.trained_length == 8
+    with Sweep(request.config, request.subject) as sweep:
+        assert sweep.subject is request.subject
+    assert opened == [checkpoint]
+    # Another checkpoint behind it is not taken for the first.
+    other = write_checkpoint(tmp_path / "other", max_position_embeddings=32)
+    assert read_arguments([*words, "--model.checkpoint", other]).subject is None
+
+
 @pytest.mark.parametrize("words", [["--checkpoint", "C", "--text", "a.txt"], ["--text=a.txt", "--checkpoint=C"]])
 def test_overrides_work_on_top_in_any_order(checkpoint, words):
     words = [word.replace("C", checkpoint) if word.endswith("C") else word for word in words]
-    config = read_arguments([*words, "--sweep.multiples", "0.5", "1", "--evaluate.windows", "3"])
+    config = read_arguments([*words, "--sweep.multiples", "0.5", "1", "--evaluate.windows", "3"]).config
     assert config.data.source == "a.txt"
     assert config.sweep.multiples == (0.5, 1.0)
     assert config.evaluate.windows == 3
@@ -113,8 +151,8 @@ def test_overrides_work_on_top_in_any_order(checkpoint, words):
 def test_a_file_takes_both_too(checkpoint, tmp_path):
     path = tmp_path / "sweep.toml"
     path.write_text('name = "a"\n[model]\ncheckpoint = "b"\n[train]\nsteps = 0\nlength = 32', encoding="utf-8")
-    assert read_arguments([str(path)]).model.checkpoint == "b"
-    config = read_arguments(["--checkpoint", checkpoint, str(path), "--text", "a.txt", "--train.length", "16"])
+    assert read_arguments([str(path)]).config.model.checkpoint == "b"
+    config = read_arguments(["--checkpoint", checkpoint, str(path), "--text", "a.txt", "--train.length", "16"]).config
     assert (config.name, config.model.checkpoint, config.data.source) == ("a", checkpoint, "a.txt")
     assert config.train.length == 16
 
@@ -127,6 +165,9 @@ def test_a_file_takes_both_too(checkpoint, tmp_path):
         (["--checkpoint", "--text", "a"], "`--checkpoint` must be followed by its value"),
         (["--text", "a", "--text", "b"], "`--text` must be given once"),
         (["--checkpoint", "absent/folder"], "absent/folder"),
+        (["--checkpoint", ""], "`--checkpoint` must be followed by its value; got an empty one"),
+        (["--text="], "`--text` must be followed by its value; got an empty one"),
+        (["."], "got the folder '.'. Name a TOML file, or write --checkpoint in front"),
     ],
 )
 def test_words_that_say_nothing_clear_are_refused(words, message, monkeypatch):

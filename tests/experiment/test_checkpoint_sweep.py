@@ -60,7 +60,7 @@ def test_the_plan_has_no_training(swept):
 def test_rows_name_the_checkpoint(swept):
     config, rows = swept
     model = weights.load_pretrained(config.model.checkpoint)
-    wanted = {"name": "model", "digest": weights.digest(config.model.checkpoint), "trained_length": 16}
+    wanted = {"name": "model", "digest": weights.digest(config.model.checkpoint), "trained_length": 16, "bos": BOS}
     assert all(row["checkpoint"] == wanted | {"parameters": parameters(model).size} for row in rows)
     assert len({row["corpus"] for row in rows}) == 1
 
@@ -185,7 +185,7 @@ def test_the_page_says_whose_weights_they_are(swept):
     page = write_report(Path(config.output) / "sweep").read_text(encoding="utf-8")
     assert f"Checkpoint model: {rows[0]['checkpoint']['parameters'] / 1000:.3g}" in page
     assert "trained at 16 tokens" in page
-    assert "nats per token" in page
+    assert "nats per token of its own tokenizer. Every window opens with its BOS, id 1." in page
     assert "Identity (as published)" in page
     assert rows[0]["checkpoint"]["digest"] in page
     # Settings of a model that is trained here are none of a checkpoint's.

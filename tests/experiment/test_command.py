@@ -20,7 +20,7 @@ def config_file(tmp_path):
     return path
 
 
-def unused(anything):
+def unused(*anything):
     raise AssertionError("called")
 
 
@@ -32,7 +32,7 @@ def script(name):
 def test_the_path_of_what_was_written_comes_last(config_file, capsys):
     seen = []
 
-    def prepare(config):
+    def prepare(config, subject):
         seen.append(config)
         return config.name
 
@@ -48,7 +48,7 @@ def test_help_says_what_to_write(capsys):
     printed = capsys.readouterr().out
     assert "Does it." in printed
     assert "CONFIG.toml" in printed
-    assert "--train.steps" in printed
+    assert all(word in printed for word in ("--checkpoint", "--text", "--sweep.multiples", "--output"))
 
 
 def test_help_after_a_config_lists_its_settings(config_file, capsys):
@@ -89,14 +89,14 @@ def test_a_diverged_training_is_one_line_and_code_1(config_file, capsys):
     def execute(config):
         raise FloatingPointError("`loss` must stay finite; got nan\nat step 5.")
 
-    assert run_script("Does it.", lambda config: config, execute, [str(config_file)]) == 1
+    assert run_script("Does it.", lambda config, subject: config, execute, [str(config_file)]) == 1
     assert capsys.readouterr().err == "error: `loss` must stay finite; got nan at step 5.\n"
 
 
 @pytest.mark.parametrize("stopped", ["prepare", "execute"])
 def test_ctrl_c_at_any_time_is_one_line_and_code_130(config_file, capsys, stopped):
     def step(name, result):
-        def run(_):
+        def run(*_):
             if name == stopped:
                 raise KeyboardInterrupt
             return result
@@ -110,7 +110,9 @@ def test_ctrl_c_at_any_time_is_one_line_and_code_130(config_file, capsys, stoppe
 
 def test_a_fault_of_the_program_keeps_its_traceback(config_file):
     with pytest.raises(ValueError, match="of ours"):
-        run_script("Does it.", lambda config: config, lambda config: Path(str(int("of ours"))), [str(config_file)])
+        run_script(
+            "Does it.", lambda config, subject: config, lambda config: Path(str(int("of ours"))), [str(config_file)]
+        )
 
 
 def test_train_then_extrapolate_ends_with_table_and_report(tmp_path, capsys):
@@ -126,7 +128,7 @@ def test_train_then_extrapolate_ends_with_table_and_report(tmp_path, capsys):
     assert run_script("Sweep.", swept["Sweep"], swept["execute"], [str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert Path(lines[-1]).is_file()
-    assert any("effective length" in line for line in lines)
+    assert any("Effective length" in line for line in lines)
     assert sum("YaRN" in line for line in lines) == 2
     rows = read_results(tmp_path / "runs" / "tiny")
     assert rows[:2] == training

@@ -10,6 +10,7 @@ from rope_jax.experiment.data import (
     load_corpus,
     split_corpus,
     training_batches,
+    windows_line_ends,
 )
 
 
@@ -167,6 +168,33 @@ def test_scored_tails_never_overlap():
 
 def test_too_little_held_out_text_raises_with_the_numbers():
     with pytest.raises(
-        ValueError, match=r"11 windows of 21 tokens that end 8 tokens apart; got 80 places .* in 2 files"
+        ValueError,
+        match=r"11 windows of 21 tokens that end 8 tokens apart; got 2 files of at most 100 tokens, where 10 fit",
     ):
         evaluation_windows(documents(100, 20), longest=20, count=11, tail=8)
+
+
+def test_a_folder_is_refused_with_the_glob_of_its_files(tmp_path):
+    with pytest.raises(ValueError, match=rf"got the folder '{tmp_path}'.*'{tmp_path}/\*'"):
+        load_corpus(str(tmp_path))
+
+
+def test_a_missing_and_an_empty_file_are_told_apart(tmp_path):
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(ValueError, match=r"empty[.]txt', an empty file"):
+        load_corpus(f"{tmp_path}/empty.txt")
+    with pytest.raises(ValueError, match=r"absent[.]txt', where no file is"):
+        load_corpus(f"{tmp_path}/absent.txt")
+
+
+@pytest.mark.parametrize(("size", "found"), [(9, "too short for one"), (19, "where 2 fit")])
+def test_a_text_that_is_too_short_is_told_how_many_windows_fit(size, found):
+    with pytest.raises(ValueError, match=rf"got 1 file of at most {size} tokens, {found}.*`sweep.multiples`"):
+        evaluation_windows([Document("a", np.arange(size, dtype=np.uint8))], 10, 3, tail=4)
+
+
+def test_windows_line_ends_are_said():
+    plain, dos = (Document(name, np.frombuffer(text, np.uint8)) for name, text in (("a", b"a\nb\n"), ("b", b"a\r\n")))
+    assert windows_line_ends([plain]) == ()
+    (line,) = windows_line_ends([plain, dos])
+    assert line.startswith("1 of 2 files of the text have Windows line ends")

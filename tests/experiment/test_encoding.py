@@ -8,7 +8,7 @@ import pytest
 from rope_jax.experiment import evaluate
 from rope_jax.experiment.config import DataConfig, EvaluateConfig, ExperimentConfig, ModelConfig, TrainConfig
 from rope_jax.experiment.data import Document, opened
-from rope_jax.experiment.encoding import encoded, encoding_of
+from rope_jax.experiment.encoding import encoded, encoding_of, remarks
 from rope_jax.experiment.tasks import make_task
 from tests.experiment.vocabularies import BOS, EOS, FIRST, VOCAB, Characters
 
@@ -108,3 +108,48 @@ def test_what_continues_a_text_has_the_ids_that_it_has_there():
     assert encoding.continued("tree\n", "is") == [VOCAB + 1]
     with pytest.raises(ValueError, match=r"keep apart what follows 'tree\\n'; got 'The' joined"):
         encoding.continued("tree\n", "The")
+
+
+def test_zero_characters_are_no_text():
+    encoding = encoding_of(Characters(), VOCAB)
+    utf_16 = Document("a.txt", np.frombuffer("a text".encode("utf-16-le"), np.uint8))
+    with pytest.raises(ValueError, match=r"`data.source` must lead to UTF-8 text .*; got 6 zero characters in a.txt"):
+        encoded([utf_16], encoding)
+
+
+def words(*special: str):
+    """A tokenizer that knows two words, and some special tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(list(special))
+    return encoding_of(tokenizer, 8)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "unknown"), [(words("<unk>"), 0), (words(), 0), (encoding_of(Characters(), VOCAB), None)]
+)
+def test_the_unknown_token_is_found_in_the_ids(encoding, unknown):
+    assert encoding.unknown == unknown
+
+
+def test_what_the_tokenizer_does_not_know_is_counted_and_said():
+    encoding = words("<unk>")
+    (opening, unknown) = remarks(encoded([document("a b cat a")], encoding), encoding)
+    assert opening.endswith("no BOS opens a window")
+    assert unknown.startswith("1 of 4 tokens of the text (25.0%) are <unk>")
+    assert len(remarks(encoded([document("a b a")], encoding), encoding)) == 1
+
+
+def test_special_tokens_that_the_text_writes_out_are_said():
+    encoding = words("<end>")
+    (_, special) = remarks(encoded([document("a <end> b <end>")], encoding), encoding)
+    assert special.endswith("the model reads as such: <end> 2 times")
+
+
+def test_the_opening_token_is_said():
+    encoding = encoding_of(Characters(asked=[BOS]), VOCAB)
+    assert remarks(encoded([document("ab")], encoding), encoding) == (
+        "every window opens with <s>, id 1, as the tokenizer does",
+    )

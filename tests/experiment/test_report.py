@@ -1,10 +1,12 @@
 """What the report makes of rows: classes at their boundaries, means over seeds, the effective length, refusals."""
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from rope_jax.experiment.report import ResultsError, terminal_table, write_report
 from rope_jax.experiment.report.passkeys import classify as classify_keys
@@ -178,9 +180,21 @@ def test_keys_are_classed_against_chance_and_the_trained_length():
 
 def test_the_terminal_table_is_the_main_table():
     table = terminal_table(text_rows())
-    assert [str(column.header) for column in table.columns][-1] == "effective length"
+    assert [str(column.header) for column in table.columns][-1] == "effective\nlength"
+    assert "Context gain: loss on the last" in str(table.caption)
     assert table.row_count == 12
     assert terminal_table([]).row_count == 0
+
+
+def test_the_terminal_table_is_whole_in_80_columns():
+    names = {"YaRN": "PositionInterpolation", "NTKAware": "a method with a name of several words"}
+    rows = [row | {"label": names.get(row["label"], row["label"])} for row in text_rows()]
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(terminal_table(rows))
+    text = shown.getvalue()
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    assert "PositionInterpolation" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_the_terminal_table_of_passkeys_states_chance_and_errors():

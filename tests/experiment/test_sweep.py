@@ -62,6 +62,7 @@ def test_a_seed_repeats_the_plan_and_a_factor_only_adds_cells_of_methods_that_ta
     [
         ({"sweep": SweepConfig(methods=("Yarn()",))}, "'YaRN'"),
         ({"sweep": SweepConfig(methods=("YaRN()", "YaRN(beta_fast=2.0)"))}, "must differ"),
+        ({"sweep": SweepConfig(methods=("YaRN(factor=4)", "YaRN(factor=4.0)"))}, "must differ"),
         ({"sweep": SweepConfig(methods=("LongRoPE()",))}, "without short_factors"),
         ({"sweep": SweepConfig(methods=("Rescale(factors=[1, 2])",))}, "4 for rotary_dim 8"),
         ({"sweep": SweepConfig(methods=("BaseChange(theta=0.5)",))}, "theta"),

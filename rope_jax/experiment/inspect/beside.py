@@ -100,13 +100,20 @@ def settings_table(ours: Sequence[Setting], theirs: Sequence[Setting]) -> Table:
 
 def spectrum_table(one: Difference, title: str, whole: bool) -> Table:
     """Wavelengths, turns, stretches and verdicts of both, and how many times as fast B turns."""
-    table = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", padding=PADDING)
-    table.add_column("")
-    table.add_column("pair", justify="right")
+    # Without edges the verdicts are whole in 80 columns.
+    table = Table(
+        box=SIMPLE_HEAD,
+        title=title or None,
+        title_justify="left",
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+        pad_edge=False,
+    )
+    table.add_column("pair", justify="right", no_wrap=True)
     for name in ("wave", "turns", "stretch"):
         for label in ("A", "B"):
             table.add_column(f"{name}\n{label}", justify="right", no_wrap=True)
-    table.add_column("verdict\nA | B")
+    table.add_column("verdict\nA | B", overflow="fold")
     table.add_column("speed\nB / A", justify="right")
     lengths = (f"{label} {side.trained_length:,}" for label, side in zip("AB", (one.first, one.second), strict=True))
     table.caption = f"turns within the trained length, {' and '.join(lengths)} tokens"
@@ -114,13 +121,12 @@ def spectrum_table(one: Difference, title: str, whole: bool) -> Table:
     first, second, differ = one.first, one.second, set(one.pairs)
     for pair in _rows(one, whole):
         if pair is None:
-            table.add_row("", *([Text("\N{VERTICAL ELLIPSIS}", style="dim")] * 9))
+            table.add_row(*([Text("\N{VERTICAL ELLIPSIS}", style="dim")] * 9))
             continue
         sides = [(x[pair], y[pair]) for x, y in zip(_columns(first), _columns(second), strict=True)]
         words = (str(first.verdict[pair]), str(second.verdict[pair]))
         table.add_row(
-            MARK if pair in differ else "",
-            str(pair),
+            f"{MARK} {pair}" if pair in differ else str(pair),
             *(number(value) for side in sides for value in side),
             Text(" | ".join(dict.fromkeys(words)), style=LOOKS[words[1]]),
             number(one.ratio[pair]) if pair in differ else "",

@@ -25,7 +25,16 @@ def in_words(origin: Origin | None, trained_length: int) -> str:
     return (
         f"Checkpoint {origin['name']}: {quantity(origin['parameters'])} parameters, trained at {trained_length:,} "
         f"tokens{other}, digest {origin['digest'][:12]}. Losses are in nats per token of its own tokenizer."
+        f"{_opening(origin)}"
     )
+
+
+def _opening(origin: Origin) -> str:
+    """Which token opens a window, where the rows say so."""
+    if "bos" not in origin:
+        return ""
+    bos = origin["bos"]
+    return " No BOS opens a window." if bos is None else f" Every window opens with its BOS, id {bos}."
 
 
 def heading(origin: Origin | None, trained_length: int, phase: str, what: str) -> str:

@@ -10,7 +10,7 @@ from rope_jax.experiment.report import drawings, passkeys, record, tables, verdi
 from rope_jax.experiment.report.limits import limits, missing, unfinished
 from rope_jax.experiment.report.origin import in_words, origin_of
 from rope_jax.experiment.report.read import Run, read_run
-from rope_jax.experiment.report.series import Series, gather, lengths_of
+from rope_jax.experiment.report.series import Series, factors_in_words, gather, lengths_of
 from rope_jax.experiment.report.words import counted
 from rope_jax.experiment.results import FILE
 from rope_jax.experiment.summary import headline_length
@@ -75,6 +75,7 @@ def _words(results: Run, losses: Sequence[Series], keys: Sequence[Series]) -> di
         "meanings": {
             kind: text for answer in answers for kind, text in answer["meaning"].items() if _met(answer, kind)
         },
+        "factors": factors_in_words([*losses, *keys]),
         "plain_rise": verdict.PLAIN_RISE if any(one.plain for one in losses) else "",
         "main_table": _main_table(results, losses),
         "key_table": tables.passkey_table(keys, passkeys.chance(results.rows), _training(results)) if keys else None,

@@ -136,6 +136,14 @@ def lengths_of(series: Sequence[Series]) -> list[int]:
     return sorted({cell.length for one in series for cell in one.cells})
 
 
+def factors_in_words(series: Sequence[Series]) -> str:
+    """What stands behind the names of methods, where both rules of the factor are among them."""
+    rules = {one.name.partition(", ")[2] == "matched" for one in series}
+    if True not in rules:
+        return ""
+    return f"Matched: the factor is length / trained length; {TIMES} and a number: it is that number at every length."
+
+
 def _belongs(row: Row) -> tuple[object, ...]:
     fixed = row.get("factor_rule") == "fixed"
     weights = (row["phase"], row.get("tuned_method"), row.get("tuned_factor"))

@@ -26,6 +26,12 @@ def test_factor_8_for_32(write: Call, printed: Call, as_object: Call) -> None:
     np.testing.assert_allclose(found["turns_apart"][31], 131_072 * (3.7673e-7 - 9.4183e-8) / (2 * np.pi), rtol=1e-4)
 
 
+def test_both_spectra_are_whole_in_80_columns(write: Call, printed: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = printed(write("llama-3.2-1b", factor=8.0), write("llama-3.2-1b"))
+    assert "\N{NOT EQUAL TO} 18 80,712 322,850 0.1015 0.02537 8 32 interpolated 0.25" in text
+
+
 def test_wrong_original_length(write: Call, printed: Call) -> None:
     right = write("qwen2.5-yarn", {"max_position_embeddings": 131072})
     wrong = write("qwen2.5-yarn", {"max_position_embeddings": 131072}, original_max_position_embeddings=131072)

@@ -29,6 +29,9 @@ from rope_jax.huggingface import to_huggingface as to_huggingface
 # Layouts of channel pairs
 from rope_jax.layout import convert_layout as convert_layout
 
+# Logit scales: sharper attention as the context grows
+from rope_jax.logit_scales import LogN as LogN
+
 # Positions
 from rope_jax.positions import check_positions as check_positions
 from rope_jax.positions import lengths as lengths

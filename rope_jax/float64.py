@@ -34,6 +34,15 @@ def split(xp: Any, value: Any) -> tuple[Any, Any]:
     return first, xp.stack([second, third], axis=-1)
 
 
+def nearest(formula: Callable[..., Any], whole: Array) -> Float32[Array, "..."]:
+    """`formula(xp, x)` in float64 at whole numbers x, which have no derivative, rounded once to float32."""
+    if not is_traced(whole):
+        return constant(np.asarray(formula(np, np.asarray(whole, np.float64))).astype(np.float32))
+    with jax.enable_x64(True):
+        value: Array = formula(jnp, whole.astype(jnp.float64)).astype(jnp.float32)
+    return value
+
+
 def evaluate(formula: Callable[..., tuple[Any, Any]], operands: Any) -> Planes:
     """`formula(xp, operands)` in float64, its (inv_freq, attention_scale) as float32 planes.
 

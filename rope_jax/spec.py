@@ -93,9 +93,23 @@ class RopeSpec:
             raise ValueError(
                 f"`positions` must be [*batch, seq] for `q` {q.shape}, batch axes 1 or equal; got {positions.shape}."
             )
-        rule = jnp.asarray(self.query_scale(positions)).astype(jnp.float32)
-        scale = self.softmax_scale * jnp.broadcast_to(rule, positions.shape)[..., None, None]
+        scale = jnp.broadcast_to(jnp.asarray(self.logit_scale(positions)), positions.shape)[..., None, None]
         return (q.astype(jnp.float32) * scale).astype(q.dtype)
+
+    def logit_scale(self, positions: Any) -> Array | None:
+        """`softmax_scale query_scale(positions)` in float32; [] without a rule, None where logits stay as they are.
+
+        Args:
+          positions: [*batch, seq] integers; read by `query_scale` alone.
+
+        Example:
+          >>> RopeSpec(8, softmax_scale=2.0).logit_scale(jnp.arange(3)).item()
+          2.0
+        """
+        if self.query_scale is None:
+            return None if self.softmax_scale == 1 else jnp.float32(self.softmax_scale)
+        rule = jnp.asarray(self.query_scale(check_positions(positions))).astype(jnp.float32)
+        return self.softmax_scale * rule
 
     def schedule(self, length: Any = None) -> FrequencySchedule:
         """The schedule at a length: frequencies and attention scale, nothing else of the spec.
@@ -183,3 +197,13 @@ class ModelRope:
     def schedules(self, length: Any = None) -> dict[str, FrequencySchedule | None]:
         """Every group's schedule at a length (see `RopeSpec.schedule`); None stays None."""
         return {group: None if spec is None else spec.schedule(length) for group, spec in self.specs.items()}
+
+    def query_scales(self, positions: Any) -> dict[str, Array | None]:
+        """What every group's queries are multiplied by (see `RopeSpec.logit_scale`); None where nothing scales.
+
+        Example:
+          >>> rope = ModelRope({"all": RopeSpec(64)}, ("all",) * 4)
+          >>> rope.query_scales(jnp.arange(3)[None])
+          {'all': None}
+        """
+        return {group: None if spec is None else spec.logit_scale(positions) for group, spec in self.specs.items()}

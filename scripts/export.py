@@ -25,12 +25,15 @@ from rope_jax.huggingface.runtimes import (
     llama_cpp_command,
     spelled_for,
     target_length,
+    tokenizer_limit,
     trained_length,
     transformers_fields,
     vllm_command,
 )
-from rope_jax.huggingface.source import TEXT, read_config
+from rope_jax.huggingface.source import TEXT, read_config, read_json
 from rope_jax.huggingface.weights.gguf_write import save_gguf
+from rope_jax.huggingface.weights.settings import LARGEST
+from rope_jax.huggingface.weights.whole import placing
 from rope_jax.scaling import FrequencyTransform
 from rope_jax.spec import ModelRope
 
@@ -101,14 +104,16 @@ def _wrapper(path: Path) -> str | None:
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
         return None
-    raw = json.loads(file.read_text(encoding="utf-8"))
+    raw = read_json(file)
     return next((key for key in TEXT if isinstance(raw.get(key), dict)), None)
 
 
 def with_method(source: Source, text: str | None, length: int | None) -> tuple[ModelRope, float | None]:
     """The checkpoint's settings with the method on top, and what it stretches the trained length by."""
-    if length is not None and length < 1:
-        raise ValueError(f"`--length` must be at least 1 token; got {length}.")
+    if length is not None and not 1 <= length <= LARGEST:
+        raise ValueError(
+            f"`--length` must be at least 1 token and at most {LARGEST}; got {str(length)[:40]}. Correct it."
+        )
     if text is None:
         return source.rope, None
     method, trained = parse_method(text), trained_length(source.config)
@@ -163,15 +168,6 @@ def for_vllm(source: Source, rope: ModelRope, chosen: argparse.Namespace, factor
     return str(command)
 
 
-def tokenizer_limit(folder: Path, length: int) -> tuple[str, ...]:
-    """vLLM takes the tokenizer's limit for the model's."""
-    file = folder / "tokenizer_config.json"
-    limit = json.loads(file.read_text(encoding="utf-8")).get("model_max_length") if file.is_file() else None
-    if limit is None or limit >= length:
-        return ()
-    return (f"model_max_length is {limit:g} in tokenizer_config.json, which vLLM takes for a limit: raise it there",)
-
-
 def for_gguf(source: Source, rope: ModelRope, chosen: argparse.Namespace, factor: float | None) -> str:
     name, length = RUNTIMES["gguf"], chosen.length
     fixed, remarks = fix_length(rope, length, runtime=name, strict=chosen.strict)
@@ -217,9 +213,13 @@ def check_output(source: Source, chosen: argparse.Namespace) -> None:
         )
     if runtime == "gguf" and output.suffix != ".gguf":
         raise ValueError(f"`--output` must be a .gguf file for gguf; got {output}.")
-    if runtime == "gguf" and source.gguf and output.exists() and output.samefile(source.name):
-        raise ValueError(f"`--output` must not be the file it is made from; got {output}.")
-    if runtime == "transformers" and output.exists() and (not output.is_dir() or any(output.iterdir())):
+    with placing("--output", output):
+        itself = runtime == "gguf" and source.gguf and output.exists() and output.samefile(source.name)
+    if itself:
+        raise ValueError(f"`--output` must not be the file it is made from; got {output}. Choose another.")
+    with placing("--output", output):
+        taken = runtime == "transformers" and output.exists() and (not output.is_dir() or any(output.iterdir()))
+    if taken:
         raise ValueError(f"`--output` must be a new or an empty folder; got {output}. Choose another, or remove it.")
 
 

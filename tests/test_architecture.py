@@ -25,11 +25,12 @@ MAY_IMPORT = MappingProxyType(
         "scaling.checks": ("positions",),
         "scaling.base": ("float64", "positions", "scaling.checks", "schedule"),
         "scaling": ("scaling.base", "scaling.checks", "schedule"),
+        "logit_scales": ("float64", "positions", "scaling.checks"),
         "spec": ("layout", "positions", "scaling.base", "scaling.checks", "schedule"),
         "diagnostics": ("phase", "positions", "scaling", "scaling.base", "schedule", "spec", "table"),
         "attention": ("float64", "layout", "positions", "rotation", "schedule", "table"),
         "nn": ("attention", "layout", "phase", "positions", "rotation", "schedule", "table"),
-        "huggingface": ("layout", "positions", "scaling", "scaling.base", "schedule", "spec"),
+        "huggingface": ("layout", "logit_scales", "positions", "scaling", "scaling.base", "schedule", "spec"),
         "huggingface.weights": ("huggingface", "layout", "nn", "positions", "schedule", "spec"),
         "experiment": (
             *("attention", "diagnostics", "huggingface", "huggingface.weights", "layout", "nn"),
@@ -37,7 +38,6 @@ MAY_IMPORT = MappingProxyType(
         ),
     }
 )
-# A method imports another method's file only to be made of it.
 COMPOSED = MappingProxyType({"scaling.yarn": "scaling.by_parts", "scaling.llama3": "scaling.by_parts"})
 
 CORE = ("jax", "jaxtyping", "numpy")
@@ -67,7 +67,7 @@ ORACLES = ("mpmath", "torch", "transformers")
 PUBLIC = (
     *("AttentionTemperature", "BaseChange", "ClippedRoPE", "Drop", "DualChunk", "DynamicNTK"),
     *("DynamicYaRN", "FrequencySchedule", "FrequencyTransform", "Identity", "LMInfinite", "LeakyReRoPE"),
-    *("Llama3", "LongRoPE", "ModelRope", "NTKAware", "NTKByParts", "PositionInterpolation", "Proportional"),
+    *("Llama3", "LogN", "LongRoPE", "ModelRope", "NTKAware", "NTKByParts", "PositionInterpolation", "Proportional"),
     *("ReRoPE", "Region", "Rescale", "Resonance", "RopeSpec", "RotaryTable", "ScoreMap", "SelfExtend"),
     *("YaRN", "attend", "chain", "check_positions", "convert_layout", "diagnostics", "from_huggingface"),
     *("geometric_schedule", "lengths", "packed_positions", "padded_positions", "pose_positions"),

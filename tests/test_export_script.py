@@ -211,3 +211,36 @@ class TestWeights:
         assert "dependence on the length" in refused(capsys, STORIES, *words)
         assert not output.exists()
         assert "must be a .gguf file" in refused(capsys, STORIES, "--for", "gguf", "--output", tmp_path / "model.bin")
+
+
+@pytest.mark.parametrize("length", ["0", "-5", str(2**31), "10" * 200])
+@pytest.mark.parametrize("runtime", export.RUNTIMES)
+def test_lengths_that_no_position_reaches(folder, runtime, length, capsys):
+    words = (folder, "--for", runtime, "--method", "YaRN()", "--length", length)
+    assert f"`--length` must be at least 1 token and at most 2147483647; got {length[:40]}." in refused(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[]", "must hold a JSON object; got list"),
+        (b"{", "must be valid JSON; got "),
+        (b"\xff", "must be valid JSON; got "),
+        (b"[" * 100_000, "must be valid JSON; got "),
+        (b'{"model_max_length": "long"}', "`model_max_length` must be a number; got 'long'"),
+        (b'{"model_max_length": [1]}', "`model_max_length` must be a number; got '[1]'"),
+    ],
+    ids=["list", "cut", "no text", "deep", "text", "numbers"],
+)
+def test_a_broken_tokenizer_configuration(folder, text, message, capsys):
+    (folder / "tokenizer_config.json").write_bytes(text)
+    words = (folder, "--for", "vllm", "--method", "YaRN()", "--length", 256)
+    assert message in refused(capsys, *words)
+
+
+def test_a_place_that_cannot_be(tmp_path, capsys):
+    for part in ("config.json", "model.safetensors"):
+        (tmp_path / part).write_text(json.dumps(LLAMA), encoding="utf-8")
+    words = (tmp_path, "--for", "transformers", "--output", tmp_path / ("x" * 300))
+    assert re.search("`--output` must be a place .*: File name too long. Nothing was written", refused(capsys, *words))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]

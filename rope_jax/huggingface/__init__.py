@@ -6,5 +6,5 @@ config |= to_huggingface(rope)
 
 from rope_jax.huggingface.config import from_huggingface as from_huggingface
 from rope_jax.huggingface.export import to_huggingface as to_huggingface
-from rope_jax.huggingface.query_scales import Llama4QueryScale as Llama4QueryScale
-from rope_jax.huggingface.query_scales import Mistral3QueryScale as Mistral3QueryScale
+from rope_jax.logit_scales import Llama4QueryScale as Llama4QueryScale
+from rope_jax.logit_scales import Mistral3QueryScale as Mistral3QueryScale

@@ -12,9 +12,9 @@ from rope_jax.huggingface.heads import read_axes, read_layout, read_theta, read_
 from rope_jax.huggingface.layers import LOCAL, read_layers
 from rope_jax.huggingface.longrope import LONGROPE_KEYS, longrope
 from rope_jax.huggingface.methods import METHODS, SHARED, Method, deepseek_softmax_scale
-from rope_jax.huggingface.query_scales import Llama4QueryScale, Mistral3QueryScale
 from rope_jax.huggingface.rope_dict import RopeDict, read_rope_dict, read_type
 from rope_jax.huggingface.source import read_config
+from rope_jax.logit_scales import Llama4QueryScale, Mistral3QueryScale
 from rope_jax.scaling import Drop, YaRN
 from rope_jax.spec import ModelRope, RopeSpec
 

@@ -89,8 +89,9 @@ def _yarn(spec: RopeSpec) -> Exported | None:
     if not method.truncate:
         fields["truncate"] = False
     scale = method.attention_scale
-    if scale is None and bool(method.mscale) != bool(method.mscale_all_dim):
-        # transformers ignores either of the two where the other is missing: the result is stated as well.
+    stated = method.mscale is not None or method.mscale_all_dim is not None
+    if scale is None and stated and not (method.mscale and method.mscale_all_dim):
+        # transformers ignores both where one of them is missing or 0: the result is stated as well.
         scale = formula_scale(method)
     if scale is not None:
         fields["attention_factor"] = scale

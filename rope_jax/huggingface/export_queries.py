@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rope_jax.huggingface.query_scales import Llama4QueryScale, Mistral3QueryScale
+from rope_jax.logit_scales import Llama4QueryScale, Mistral3QueryScale
 from rope_jax.scaling import Drop
 from rope_jax.spec import RopeSpec
 

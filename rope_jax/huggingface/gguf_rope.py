@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from rope_jax.huggingface.grammar import check_real
 from rope_jax.scaling import Llama3, YaRN
 from rope_jax.schedule import geometric_schedule
 from rope_jax.spec import ModelRope, RopeSpec
@@ -36,6 +37,7 @@ READ = (
     *("freq_base", "dimension_count", "scale_linear", "scaling.type", "scaling.factor", "scaling.attn_factor"),
     *("scaling.original_context_length", "scaling.finetuned"),
 )
+NUMBERS = ("freq_base", "scale_linear", "scaling.factor", "scaling.attn_factor")
 # Divides the frequency of a pair that stands still: no position turns it by an angle that float32 can tell from 0.
 STILL = 1e30
 
@@ -49,6 +51,7 @@ def rope_parameters(metadata: Mapping[str, Any], factors: Mapping[str, Sequence[
       head_dim: channels of a head.
 
     Raises:
+      TypeError: a setting that is no number.
       ValueError: a key or value whose effect on the rotation is not known; tensors that the type does not read.
     """
     rope = {key.removeprefix(PREFIX): value for key, value in metadata.items() if key.startswith(PREFIX)}
@@ -88,6 +91,8 @@ def _refuse_unknown(rope: Json, kind: Any) -> None:
             f"`{PREFIX}{unknown[0]}` must be a rope setting that is read for the scaling type {kind!r}; got "
             f"{rope[unknown[0]]!r}, whose effect on the rotation is not known."
         )
+    for key in sorted(set(rope) & {*NUMBERS, *betas, *(key for key, _ in NEUTRAL)}):
+        check_real(f"{PREFIX}{key}", rope[key], "finite", lambda _: True)
     for key, neutral in NEUTRAL:
         # A negative number means unset there.
         if rope.get(key, neutral) != neutral and not (neutral and rope[key] < 0):

@@ -125,6 +125,11 @@ def _own_head_dim(rope: Rope) -> tuple[int, str] | None:
     found = rope.config.find("per_layer_config")
     if found is None or not isinstance(found[0], Mapping):
         return None
+    wrong = [
+        layer for layer, values in found[0].items() if not (str(layer).isdecimal() and isinstance(values, Mapping))
+    ]
+    if wrong:
+        raise ValueError(f"`{found[1]}` must map layer numbers to objects; got {wrong[0]!r}. Correct that entry.")
     overrides = {int(layer): Fields(values, f"{found[1]}.{layer}") for layer, values in found[0].items()}
     widths = [overrides[layer].integer("head_dim") if layer in overrides else None for layer in rope.members]
     if len({width and width[0] for width in widths}) > 1:

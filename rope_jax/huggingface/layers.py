@@ -6,6 +6,8 @@ from rope_jax.huggingface.families import Family
 from rope_jax.huggingface.grammar import Fields, Log
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
+# Far above every model; a wrong number must not fill memory with names of layers.
+MOST_LAYERS = 100_000
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ def read_layers(config: Fields, family: Family, log: Log, *, by_type: bool, nope
       nope_types: layer types whose settings are null.
     """
     count = config.required_integer("num_hidden_layers")
+    if count > MOST_LAYERS:
+        raise ValueError(f"`num_hidden_layers` must be at most {MOST_LAYERS}; got {count}. Correct the configuration.")
     types = _layer_types(config, family, count)
     if types is None and (by_type or _window_decides(config, family)):
         raise ValueError(

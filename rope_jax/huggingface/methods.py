@@ -135,9 +135,10 @@ def _yarn_options(rope: Rope) -> dict[str, Any]:
             rope.note(key, "default of yarn")
     for key in ("mscale", "mscale_all_dim"):
         options[key] = rope.number(key, "at least 0", lambda v: v >= 0)
-    truncate = rope.own.flag("truncate")
     # transformers reads a nested group's `truncate` from the dict around it; the checkpoint states it inside.
-    options["truncate"] = rope.outer.flag("truncate") if truncate is None else truncate
+    place = next((place for place in (rope.own, rope.outer) if place.flag("truncate") is not None), None)
+    options["truncate"] = None if place is None else place.flag("truncate")
+    rope.note("truncate", "default of yarn" if place is None else place.at("truncate"))
     extrapolation = rope.number("extrapolation_factor", "above 0", lambda v: v > 0)
     if extrapolation not in (None, 1):
         rope.log.doubt(

@@ -70,7 +70,7 @@ def _merged(config: Fields, log: Log) -> tuple[Mapping[str, Any], str]:
     old, new = found[0][0], found[1][0]
     clash = sorted(key for key in set(old) & set(new) if old[key] != new[key])
     kinds = [values.get("rope_type", values.get("type")) for values in (old, new)]
-    if None not in kinds and kinds[0] != kinds[1] and not clash:
+    if None not in kinds and kinds[0] != kinds[1] and frozenset(map(str, kinds)) not in PAIRS and not clash:
         clash = ["rope_type"]
     if clash:
         # transformers replaces rope_parameters by rope_scaling as a whole, and loses a base that stands in the former.

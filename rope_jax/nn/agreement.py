@@ -2,10 +2,14 @@
 
 from typing import Any
 
+from jaxtyping import Array
+
+from rope_jax.attention.order import check_order_name
 from rope_jax.nn.attention_config import AttentionConfig
 from rope_jax.nn.cache import KVCache
 from rope_jax.nn.config import DecoderConfig
 from rope_jax.nn.hybrid import HybridCache
+from rope_jax.positions import check_positions
 
 
 def check_cache(
@@ -39,6 +43,42 @@ def check_cache(
             f"`cache` must keep every key in the window {window} of the layers; got a ring for window "
             f"{cache.window}. Make it for the largest window."
         )
+
+
+def check_order_alone(order: str, cache: Any) -> None:
+    """An order that exists; keys of a cache are other tokens than the queries, of which it could promise nothing."""
+    check_order_name(order)
+    if order != "any" and cache is not None:
+        raise ValueError(
+            f'`order` must be "any" with a cache, whose keys are other tokens than the queries; got {order!r}. '
+            "Leave it out."
+        )
+
+
+def check_streams(
+    streams: Any, config: DecoderConfig, shape: tuple[int, ...], cache: Any, score_map: Any
+) -> Array | None:
+    """Position streams [axes, batch or 1, seq] of a model whose pairs turn by several; None: all are the positions."""
+    if streams is None:
+        return None
+    if config.pair_axes is None:
+        raise ValueError(
+            "`streams` must be None for a config without `pair_axes`, which turns all pairs by `positions`; got "
+            "streams. Give the config the pair_axes of the spec."
+        )
+    streams, least = check_positions(streams, "streams"), max(config.pair_axes) + 1
+    fits = streams.ndim == 3 and streams.shape[0] >= least and streams.shape[1] in (1, shape[0])
+    if not fits or streams.shape[2] != shape[1]:
+        raise ValueError(
+            f"`streams` must be [axes, batch or 1, seq], at least {least} axes, for tokens [batch, seq] = {shape}; got "
+            f"{streams.shape}. Text has the same position in every stream."
+        )
+    if score_map is not None or (cache is not None and cache.keys != "rotated"):
+        raise ValueError(
+            "`streams` must come without a `score_map` and with a cache of rotated keys, since it keeps one position "
+            "of a key, not its streams; got one of those. Leave the map out, or store rotated keys."
+        )
+    return streams
 
 
 def check_layer_cache(cache: Any, segments: Any, config: DecoderConfig, batch: int) -> None:

@@ -8,10 +8,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Integer
 
 from rope_jax.attention import Region, attend
-from rope_jax.nn.agreement import check_cache
+from rope_jax.nn.agreement import check_cache, check_order_alone
 from rope_jax.nn.attention_config import AttentionConfig
 from rope_jax.nn.cache import KVCache
 from rope_jax.nn.layers import Dense, RMSNorm
+from rope_jax.nn.query_scales import ScalableSoftmax, scaled_queries, token_scale
 from rope_jax.nn.schedules import ScheduleLike, by_group
 from rope_jax.positions import check_positions
 from rope_jax.rotation import rotate
@@ -47,6 +48,7 @@ class RotaryAttention(nnx.Module):
         self.query_norm = RMSNorm(width * config.normed_heads[0], config.norm_epsilon) if config.qk_norm else None
         self.key_norm = RMSNorm(width * config.normed_heads[1], config.norm_epsilon) if config.qk_norm else None
         self.sinks = nnx.Param(jnp.zeros(config.heads, jnp.float32)) if config.sinks else None
+        self.scalable_softmax = ScalableSoftmax(config.heads) if config.scalable_softmax else None
 
     def __call__(
         self,
@@ -59,6 +61,8 @@ class RotaryAttention(nnx.Module):
         schedule: ScheduleLike = None,
         kv_table: RotaryTable | None = None,
         regions: Sequence[Region] | None = None,
+        query_scale: Float[Array, "rows seq"] | Float[Array, ""] | Any = None,
+        order: str = "any",
     ) -> Any:
         """Attention of the tokens of x over themselves, or over those of a cache and themselves.
 
@@ -72,6 +76,9 @@ class RotaryAttention(nnx.Module):
           kv_table: for a cache of unrotated keys, cos and sin at `cache.reserve(positions)[0].positions`.
           regions: of a score map, at `positions` and, with a cache, which must hold unrotated keys, at those of
             `kv_table`; then in place of every table.
+          query_scale: [batch or 1, seq] or [], what queries, and so all logits of a token, are multiplied by after the
+            rotation.
+          order: as `attend` takes it; without a cache only.
 
         Returns:
           [batch, seq, embed] in the dtype of x; with a cache, that and the longer cache.
@@ -90,6 +97,8 @@ class RotaryAttention(nnx.Module):
             self._check_regions(table, schedule, kv_table, cache)
         positions = check_positions(positions)
         segments = None if segments is None else check_positions(segments, "segments")
+        check_order_alone(order, cache)
+        scale = None if query_scale is None else token_scale(query_scale, x.shape[:2])
         turned = by_group(schedule, ("all",), self.config.head_width) is not None
         if turned and table is None:
             raise ValueError(
@@ -105,9 +114,11 @@ class RotaryAttention(nnx.Module):
         q, k, v = self.project(x)
         if table is not None:
             q = rotate(q, table, layout=self.config.layout)
+        q = self.sharpened(q, scale, positions, self.config.window)
         if cache is None:
             k = k if table is None else rotate(k, table, layout=self.config.layout)
-            return self.read(q, k, v, q_positions=positions, kv_positions=positions, segments=segments, regions=regions)
+            tokens = {"q_positions": positions, "kv_positions": positions, "segments": segments}
+            return self.read(q, k, v, **tokens, regions=regions, order=order)
         if table is not None and cache.keys == "rotated":
             k = rotate(k, table, layout=self.config.layout)
         cache = cache.append(k, v, positions, schedule)
@@ -129,6 +140,13 @@ class RotaryAttention(nnx.Module):
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         return split(q), split(k), split(v)
+
+    def sharpened(
+        self, q: Float[Array, "batch seq heads head_dim"], scale: Array | None, positions: Array, window: Any
+    ) -> Float[Array, "batch seq heads head_dim"]:
+        """Queries times a factor [batch or 1, seq or 1] and, where the block learns it, s ln n."""
+        learned = None if self.scalable_softmax is None else self.scalable_softmax(positions, window)
+        return scaled_queries(q, scale, learned)
 
     def read(
         self,

@@ -26,6 +26,8 @@ class AttentionConfig:
       scale: what logits are multiplied by; None: head_dim^(-1/2).
       softcap: largest absolute logit; None: no cap.
       sinks: a learned logit per head that takes part in the softmax and carries no value.
+      scalable_softmax: logits times s ln n, s learned per head, n = min(position + 1, window) tokens that the query
+        sees (SSMax, arXiv 2501.19399). Positions must then count from the start of the document.
       layout: which channels form a pair, "half" or "interleaved".
       backend: passed to `attend`.
 
@@ -48,6 +50,7 @@ class AttentionConfig:
     scale: float | None = None
     softcap: float | None = None
     sinks: bool = False
+    scalable_softmax: bool = False
     layout: Layout = "half"
     backend: str = "auto"
 
@@ -59,6 +62,7 @@ class AttentionConfig:
         check_count("window", self.window, none="sees the whole past")
         object.__setattr__(self, "bias", biased(self.bias, ("qkv", "out")))
         check_flag("sinks", self.sinks)
+        check_flag("scalable_softmax", self.scalable_softmax)
         check_qk_norm(self.qk_norm)
         check_positive("norm_epsilon", self.norm_epsilon)
         check_positive("scale", self.scale, none="divides by the root of head_dim")

@@ -14,7 +14,6 @@ from jaxtyping import Array, Float
 from rope_jax.nn.attention import RotaryAttention
 from rope_jax.nn.config import DecoderConfig
 from rope_jax.nn.layers import MLP, LayerNorm, RMSNorm
-from rope_jax.nn.schedules import stacked
 from rope_jax.nn.score_maps import GroupRegions, region_picker
 from rope_jax.nn.slots import Places, Slots, Store, written_in_place
 from rope_jax.rotation import rotate
@@ -66,14 +65,18 @@ class Tokens:
       held: the same at the positions in every part of the cache, when its keys are unrotated.
       slots: where the new keys go in every part of the cache; None without one.
       regions: of a score map, for every layer group, in place of `new` and `held`; None without one.
+      scales: what queries are multiplied by, [rows, seq or 1] for every layer group; None: nothing.
+      order: of the tokens, as `attend` takes it.
     """
 
-    mask: dict[str, Array | None]
+    mask: dict[str, Any]
     kv_positions: tuple[Array, ...]
     new: Tables
     held: tuple[Tables, ...] | None
     slots: tuple[Slots, ...] | None
     regions: GroupRegions | None
+    scales: tuple[Array, ...] | None
+    order: str
 
 
 def run_layers(
@@ -86,9 +89,11 @@ def run_layers(
 ) -> tuple[Array, Store | None]:
     """The hidden states after all layers, and the store or None.
 
-    Layers differ by data alone: an index into the tables and windows of the groups, and a place in the store.
+    Layers differ by data alone: an index into the tables and windows of the groups, and a place in the store. Where
+    `order` lets kernels with static masks serve, a layer picks one of a few programs that know their window.
     """
     new, window, regions = _of_group(tokens.new), _windows(config), region_picker(tokens.regions)
+    scales, positions = _of_group(tokens.scales), tokens.mask["q_positions"]
     parts = len(tokens.kv_positions)
     held = [_of_group(tables) for tables in tokens.held or (None,) * parts]
 
@@ -100,13 +105,13 @@ def run_layers(
         x, store = carry
         block, place, group = item
         q, k, v = block.attention.project(_normed(block.attention_norm, x))
-        q = turn(q, new, group)
+        q = block.attention.sharpened(turn(q, new, group), scales(group), positions, window(group))
         if tokens.held is None:
             k = turn(k, new, group)
         if tokens.slots is not None:
             store = written_in_place(store, (k, v), tokens.slots, place)
 
-        def read(part: int) -> Array:
+        def read(part: int, window: Array | int | None) -> Array:
             keys, values = k, v
             if store is not None:
                 keys, values = (
@@ -114,12 +119,22 @@ def run_layers(
                 )
             keys, at = turn(keys, held[part], group), tokens.kv_positions[part]
             return block.attention.read(
-                q, keys, values, kv_positions=at, window=window(group), regions=regions(group), **tokens.mask
+                *(q, keys, values),
+                kv_positions=at,
+                window=window,
+                regions=regions(group),
+                order=tokens.order,
+                **tokens.mask,
             )
 
-        # Parts differ in shape, so which one a layer reads is a branch.
-        ways = [partial(read, part) for part in range(parts)]
-        attended = x + _normed(block.attention_post_norm, ways[0]() if parts == 1 else jax.lax.switch(place.part, ways))
+        # Parts differ in shape and kernels in their windows, so which one a layer takes is a branch.
+        ways, way = [partial(read, part, window(group)) for part in range(parts)], place.part
+        if tokens.order != "any":
+            known = tuple(dict.fromkeys(config.group_windows))
+            ways = [partial(read, 0, own) for own in known]
+            way = jnp.asarray(np.array([known.index(own) for own in config.group_windows], np.int32))[group]
+        seen = ways[0]() if len(ways) == 1 else jax.lax.switch(way, ways)
+        attended = x + _normed(block.attention_post_norm, seen)
         fed = block.mlp(_normed(block.mlp_norm, x if config.parallel else attended))
         return (attended + _normed(block.mlp_post_norm, fed), store), None
 
@@ -134,13 +149,13 @@ def _normed(norm: RMSNorm | LayerNorm | None, x: Array) -> Array:
     return x if norm is None else norm(x)
 
 
-def _of_group(tables: Tables) -> Callable[[Array], RotaryTable | None]:
-    """The table of a group that is known only inside the scan."""
-    if tables is None:
+def _of_group(values: tuple[Any, ...] | None) -> Callable[[Array], Any]:
+    """The table or scale of a group that is known only inside the scan."""
+    if values is None:
         return lambda group: None
-    if len(tables) == 1:
-        return lambda group: tables[0]
-    together = stacked(tables)
+    if len(values) == 1:
+        return lambda group: values[0]
+    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *values)
     return lambda group: jax.tree.map(lambda leaf: leaf[group], together)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from rope_jax.layout import Layout, check_layout
-from rope_jax.nn.checks import check_cache_sizes, check_dtype, check_layer_groups, check_member
+from rope_jax.nn.checks import check_cache_sizes, check_dtype, check_layer_groups, check_member, check_one_stream
 from rope_jax.nn.schedules import GroupSchedules, ScheduleLike, alike, by_group, changes, same, stacked
 from rope_jax.nn.slots import Occupancy, Slots, no_room, occupied, room, token_rows, written
 from rope_jax.positions import is_traced
@@ -19,7 +19,7 @@ from rope_jax.rotation import rotate
 Keys = Literal["rotated", "unrotated"]
 
 _DATA = ("k", "v", "positions", "used", "lost", "overfull", "mixed", "schedule")
-_META = ("keys", "window", "layout", "layer_groups")
+_META = ("keys", "window", "layout", "layer_groups", "pair_axes")
 _MIXED = (
     "`schedule` must be the one that the keys in the cache were rotated by; got another. "
     "Call rerotate, prefill again, or store unrotated keys."
@@ -32,9 +32,8 @@ _USED = "`for_layers` must be called on a new cache; got tokens, a schedule or l
 class KVCache:
     """Keys and values of the tokens so far, and where each stands.
 
-    Functional: `append` returns another cache, so a forward whose cache is dropped has not advanced anything. Rows
-    are independent: each token has its row's own position, and padding (a negative position) takes a slot that no
-    query ever sees.
+    Functional: `append` returns another cache, so a forward whose cache is dropped has not advanced anything. Each
+    token has its row's own position; padding (a negative position) takes a slot that no query ever sees.
 
     Attributes:
       k, v: [(layers,) batch, capacity, kv_heads, head_dim].
@@ -47,6 +46,7 @@ class KVCache:
       window: a ring's window in tokens; None: the cache ends when it is full.
       layout: which channels of the keys form a pair.
       layer_groups: the group of every layer when k and v have an axis of layers; None for one layer.
+      pair_axes: those of the model; the cache keeps `positions` alone, so keys turned by streams cannot turn on.
     """
 
     # Any: tree transformations build caches of placeholders.
@@ -61,7 +61,8 @@ class KVCache:
     keys: Keys
     window: int | None
     layout: Layout
-    layer_groups: tuple[str, ...] | None
+    layer_groups: tuple[str, ...] | None = None
+    pair_axes: tuple[int, ...] | None = None
 
     @classmethod
     def empty(
@@ -112,7 +113,6 @@ class KVCache:
             keys=keys,
             window=window,
             layout=layout,
-            layer_groups=None,
         )
 
     def for_layers(self, layer_groups: tuple[str, ...]) -> "KVCache":
@@ -216,6 +216,7 @@ class KVCache:
             if not is_traced(self.used) and self.used != 0:
                 raise ValueError("`schedule` must have been stated at append; got keys without one. Prefill with it.")
             return replace(self, schedule=new, mixed=self.mixed | (self.used != 0))
+        check_one_stream(self.pair_axes)
         turns = changes(self.schedule, new, jnp.maximum(self.positions, 0), self.k.shape[-2])
         table = turns[0]
         if self.layer_groups is not None:

@@ -100,6 +100,29 @@ def group_names(pattern: Any) -> tuple[str, ...]:
     return tuple(pattern)
 
 
+def stream_axes(pair_axes: Any, positional: str) -> tuple[int, ...] | None:
+    """The position stream of every pair, or None for one stream."""
+    if pair_axes is None:
+        return None
+    cure = "RopeSpec.pair_axes is such a tuple; None turns all pairs by one stream."
+    numbers = isinstance(pair_axes, Sequence) and not isinstance(pair_axes, str)
+    if not numbers or not all(isinstance(axis, int) and not isinstance(axis, bool) for axis in pair_axes):
+        raise TypeError(f"`pair_axes` must be integers or None; got {pair_axes!r}. {cure}")
+    if not pair_axes or min(pair_axes) < 0:
+        raise ValueError(f"`pair_axes` must name a stream, 0 or above, for every pair; got {pair_axes!r}. {cure}")
+    if positional != "rope":
+        raise ValueError(f"`pair_axes` must be None for positional={positional!r}; got {pair_axes!r}. Nothing turns.")
+    return tuple(pair_axes)
+
+
+def check_one_stream(pair_axes: tuple[int, ...] | None) -> None:
+    """Keys can be rotated on only from the position they were rotated at, the only one that a cache keeps."""
+    if pair_axes is not None:
+        raise ValueError(
+            f"`keys` must have turned by one position each to be rerotated; got `pair_axes` {pair_axes}. Prefill again."
+        )
+
+
 def check_layer_groups(layer_groups: Any) -> None:
     """The group of every layer: a tuple of names, for it becomes part of the structure of a cache."""
     cure = "Pass `layer_groups` of the decoder's config."

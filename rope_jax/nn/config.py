@@ -17,6 +17,7 @@ from rope_jax.nn.checks import (
     check_pattern,
     check_positive,
     group_names,
+    stream_axes,
     window_pairs,
 )
 
@@ -47,7 +48,7 @@ class DecoderConfig:
       mlp: hidden width of the MLP; None: 8/3 embed, rounded up to a multiple of 16.
       tied: the unembedding is the embedding.
       embed_scale: what rows of the embedding are multiplied by at the input; None: sqrt(embed) when tied, else 1.
-      qk_norm, scale, softcap, sinks, layout, backend: as in `AttentionConfig`.
+      qk_norm, scale, softcap, sinks, scalable_softmax, layout, backend: as in `AttentionConfig`.
       bias: biases on all projections, or on those of "qkv", "out" and "mlp" that are named.
       norm: "rms" (arXiv 1910.07467) or "layer" (arXiv 1607.06450), the latter with a bias.
       norm_epsilon: what norms add to the mean square or variance.
@@ -61,6 +62,7 @@ class DecoderConfig:
       windows: (group, tokens) pairs, or a dict; other groups see the whole past.
       positional: "rope" turns by the schedule of the call; "none", "learned", "sinusoidal" (Vaswani et al.,
         arXiv 1706.03762) and "alibi" (Press et al., arXiv 2108.12409) are there to compare with.
+      pair_axes: for each pair the position stream that turns it, from the `streams` of a call (m-RoPE).
       max_length: rows of the learned position table, for positional="learned" only.
       remat: recompute every layer in the backward pass.
       unroll: layers per step of the layer scan; None: all of them up to 8 layers, else 1.
@@ -98,7 +100,9 @@ class DecoderConfig:
     scale: float | None = None
     softcap: float | None = None
     sinks: bool = False
+    scalable_softmax: bool = False
     positional: Positional = "rope"
+    pair_axes: Any = None
     max_length: int | None = None
     layout: Layout = "half"
     remat: bool = False
@@ -111,6 +115,7 @@ class DecoderConfig:
         object.__setattr__(self, "pattern", group_names(self.pattern))
         object.__setattr__(self, "windows", window_pairs(self.windows))
         object.__setattr__(self, "bias", biased(self.bias, ("qkv", "out", "mlp")))
+        object.__setattr__(self, "pair_axes", stream_axes(self.pair_axes, self.positional))
         check_count("vocab", self.vocab)
         check_count("layers", self.layers)
         check_count("mlp", self.mlp, none="means 8/3 embed")
@@ -147,6 +152,7 @@ class DecoderConfig:
             scale=self.scale,
             softcap=self.softcap,
             sinks=self.sinks,
+            scalable_softmax=self.scalable_softmax,
             layout=self.layout,
             backend=self.backend,
         )

@@ -1,19 +1,23 @@
 """A decoder-only transformer whose rotary schedule is an argument: one compiled program serves every method."""
 
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int32, Integer
 
-from rope_jax.nn.agreement import check_layer_cache
+from rope_jax.nn.agreement import check_layer_cache, check_order_alone, check_streams
 from rope_jax.nn.block import Block, Tokens, make_norm, run_layers
 from rope_jax.nn.cache import Keys
 from rope_jax.nn.config import DecoderConfig
 from rope_jax.nn.hybrid import AnyCache, empty_cache, parts_of, places, reserve, stored, with_stored
 from rope_jax.nn.layers import project
 from rope_jax.nn.positional import LearnedPositions, alibi_slopes, sinusoids
+from rope_jax.nn.query_scales import QueryScaleLike, group_query_scales
 from rope_jax.nn.schedules import GroupSchedules, ScheduleLike, by_group, group_tables
 from rope_jax.nn.score_maps import Mapped, ScoreMapLike, group_regions, mapped_groups
 from rope_jax.positions import check_positions, is_traced
@@ -61,6 +65,9 @@ class Decoder(nnx.Module):
         segments: Integer[Array, "rows seq"] | Any = None,
         cache: AnyCache | None = None,
         score_map: ScoreMapLike = None,
+        query_scale: QueryScaleLike = None,
+        streams: Integer[Array, "axes rows seq"] | Any = None,
+        order: str = "any",
     ) -> Any:
         """Logits of the next token after every token.
 
@@ -69,14 +76,23 @@ class Decoder(nnx.Module):
           schedule: what turns queries and keys: a `FrequencySchedule` for all layers, a dict of layer group to
             schedule or None (the group does not turn), or None. Leading axes: none; those of the positions, each 1 or
             equal (a schedule per row or token); or kv heads in front of those, [kv_heads, 1, 1] for one per head.
-            A schedule is frequencies and attention scale: a spec's layout belongs in the config, its logit scales
-            are not applied here.
+            A schedule is frequencies and attention scale: a spec's layout and pair axes belong in the config, its
+            logit scales in `query_scale`.
           positions: [batch or 1, seq] integers, in tokens; negative is padding.
           segments: [batch or 1, seq] document ids, 0 is padding; without a cache only.
           cache: from `empty_cache` or an earlier call; it is not changed.
           score_map: distances by another rule than p_q - p_k, for all layer groups or by group, None where scores stay
             plain; one map per call. A group without a schedule, or whose sliding window ends before the map changes a
             distance, keeps its plain way. A cache must then hold unrotated keys and be no ring.
+          query_scale: what queries are multiplied by after the rotation, so that all logits of a token grow by it: a
+            floating array [] or [batch or 1, seq], or a dict of them by layer group, None where nothing scales.
+            `ModelRope.query_scales(positions)` makes it.
+          streams: [axes, batch or 1, seq] integers, the positions that pairs turn by where the config has `pair_axes`
+            (m-RoPE); None: `positions` in all of them, as for text. Who sees whom, windows and logit scales go by
+            `positions`, which count tokens in their order, as published models have it: the patches of an image
+            share a temporal position, and would all see each other by that.
+          order: "any"; "increasing" or "contiguous" as `attend` takes it, which lets kernels with static masks serve.
+            Without a cache only.
 
         Returns:
           float32 [batch, seq, vocab]; with a cache, that and the cache with these tokens in it. The logits of padding
@@ -86,7 +102,15 @@ class Decoder(nnx.Module):
           TypeError, ValueError: what does not fit, before anything is computed.
         """
         hidden = self.hidden(
-            token_ids, schedule, positions=positions, segments=segments, cache=cache, score_map=score_map
+            token_ids,
+            schedule,
+            positions=positions,
+            segments=segments,
+            cache=cache,
+            score_map=score_map,
+            query_scale=query_scale,
+            streams=streams,
+            order=order,
         )
         if cache is None:
             return self.unembed(hidden)
@@ -101,6 +125,9 @@ class Decoder(nnx.Module):
         segments: Integer[Array, "rows seq"] | Any = None,
         cache: AnyCache | None = None,
         score_map: ScoreMapLike = None,
+        query_scale: QueryScaleLike = None,
+        streams: Integer[Array, "axes rows seq"] | Any = None,
+        order: str = "any",
     ) -> Any:
         """Hidden states [batch, seq, embed] after the final norm, in the config's dtype; otherwise as a call."""
         config = self.config
@@ -110,16 +137,22 @@ class Decoder(nnx.Module):
                 f"`token_ids` must be [batch, seq], neither empty; got shape {token_ids.shape}. "
                 "One row is a batch of one: token_ids[None]."
             )
-        positions = _fitting(check_positions(positions), "positions", token_ids.shape)
-        if segments is not None:
-            segments = _fitting(check_positions(segments, "segments"), "segments", token_ids.shape)
+        check_order_alone(order, cache)
+        # Positions that are known stay known inside jit, so that `order` is checked and padding ruled out.
+        with nullcontext() if order == "any" else jax.ensure_compile_time_eval():
+            positions = _fitting(check_positions(positions), "positions", token_ids.shape)
+            if segments is not None:
+                segments = _fitting(check_positions(segments, "segments"), "segments", token_ids.shape)
+        streams = check_streams(streams, config, token_ids.shape, cache, score_map)
+        scales = group_query_scales(query_scale, config.groups, token_ids.shape)
         schedules = self._schedules(schedule)
         if cache is not None:
             check_layer_cache(cache, segments, config, token_ids.shape[0])
         mapped = mapped_groups(score_map, schedules, config, cache)
         padding = positions < 0 if segments is None else (positions < 0) | (segments == 0)
         x = self._embed(token_ids, positions, jnp.broadcast_to(padding, token_ids.shape))
-        cache, tokens = self._tokens(positions, segments, mapped or schedules, cache)
+        cache, tokens = self._tokens(positions, segments, mapped or schedules, cache, streams)
+        tokens = replace(tokens, scales=scales, order=order)
         store = None if cache is None else stored(cache)
         x, store = run_layers(self.blocks, x, tokens, store, places(cache, config.layer_groups), config)
         x = self.norm(x)
@@ -176,12 +209,14 @@ class Decoder(nnx.Module):
         segments: Array | None,
         turning: GroupSchedules | Mapped | None,
         cache: AnyCache | None,
+        streams: Array | None,
     ) -> tuple[AnyCache | None, Tokens]:
         """What all layers share, and the cache with the slots of the new tokens taken."""
         kv_heads = self.config.attention.kv_count
         slots, held, regions, kv_positions = None, None, None, [positions]
         schedules = None if isinstance(turning, Mapped) else turning
-        new = None if schedules is None else group_tables(schedules, positions, kv_heads)
+        axes, turns = (None, positions) if streams is None else (self.config.pair_axes, streams)
+        new = None if schedules is None else group_tables(schedules, turns, kv_heads, axes)
         if cache is not None:
             cache, slots = reserve(cache, positions, schedules)
             kv_positions = [part.positions for part in parts_of(cache)]
@@ -191,7 +226,7 @@ class Decoder(nnx.Module):
         mask = {"q_positions": positions, "segments": segments, "slopes": slopes}
         if isinstance(turning, Mapped):
             regions = group_regions(turning, mask | {"kv_positions": kv_positions[0]}, self.config)
-        return cache, Tokens(mask, tuple(kv_positions), new, held, slots, regions)
+        return cache, Tokens(mask, tuple(kv_positions), new, held, slots, regions, None, "any")
 
 
 def _fitting(ids: Array, argument: str, shape: tuple[int, ...]) -> Array:

@@ -14,7 +14,7 @@ from rope_jax.nn.decoder import Decoder
 from rope_jax.nn.hybrid import AnyCache, with_stored
 from rope_jax.nn.new_tokens import Generated, NewTokens
 from rope_jax.nn.prompt import read_prompt
-from rope_jax.nn.reading import Reader, apart, rounded
+from rope_jax.nn.reading import QueryRule, Reader, apart, rounded
 from rope_jax.nn.sampling import Sampler, sampler
 from rope_jax.nn.schedules import ScheduleLike
 from rope_jax.nn.score_maps import ScoreMapLike
@@ -49,6 +49,7 @@ def generate(
     on_schedule_change: str = "recompute",
     schedule: Rule | ScheduleLike | str = "model",
     score_map: ScoreMapLike = None,
+    query_scale: QueryRule = None,
 ) -> Generated:
     """New tokens after each row's own.
 
@@ -76,6 +77,8 @@ def generate(
       schedule: for a `Decoder` what its call takes, or a rule from lengths [batch, seq] to that, with those leading
         axes (`RopeSpec.schedule`); "model": that of the model.
       score_map: as a call of the decoder takes it.
+      query_scale: a rule from positions to what a call of the decoder takes, `LogN` or `RopeSpec.logit_scale`, or a
+        dict of them by layer group. Rules are part of the program, hence hashable.
 
     Raises:
       TypeError, ValueError: an argument breaks its rule, before anything is computed; logits that are not finite.
@@ -102,7 +105,7 @@ def generate(
     keep = on_schedule_change == "keep"
     times = timeline(rule, prompt.last + 1, reserve=reserve, steps=max_new_tokens, keep=keep)
     written = NewTokens.empty(prompt, max_new_tokens)
-    reader, start, prefills = Reader.of(decoder, score_map), 0, 0
+    reader, start, prefills = Reader.of(decoder, score_map, query_scale), 0, 0
     while start < max_new_tokens and not written.done.all():
         stop = times.next_change(start, ~np.asarray(written.done))
         current = times.at(start)

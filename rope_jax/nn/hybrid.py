@@ -125,7 +125,7 @@ def empty_cache(
     def part(layer_groups: tuple[str, ...], slots: int) -> KVCache:
         window = config.window_of(layer_groups)
         attention = config.attention
-        return KVCache.empty(
+        cache = KVCache.empty(
             batch,
             slots,
             attention.kv_count,
@@ -134,7 +134,8 @@ def empty_cache(
             window=None if window is None or slots < window else window,
             dtype=jnp.dtype(config.dtype) if dtype is None else dtype,
             layout=config.layout,
-        ).for_layers(layer_groups)
+        )
+        return replace(cache.for_layers(layer_groups), pair_axes=config.pair_axes)
 
     sliding = tuple(group for group in config.layer_groups if config.window_of((group,)) is not None)
     window = config.window_of(sliding) if sliding else None

@@ -23,10 +23,11 @@ class LearnedPositions(nnx.Module):
     def __call__(self, positions: Int32[Array, "rows seq"]) -> Float32[Array, "rows seq embed"]:
         """The rows at `positions`: zeros for padding, an error or (traced) NaN past the table, never another's row."""
         table = self.table[...]
-        if not is_traced(positions) and positions.size and int(np.max(positions)) >= table.shape[0]:
+        furthest = -1 if is_traced(positions) else int(np.asarray(positions).max(initial=-1))
+        if furthest >= table.shape[0]:
             raise ValueError(
                 f"`positions` must be below the {table.shape[0]} rows of the learned table; got "
-                f"{int(np.max(positions))}. Learned positions end there; RoPE does not."
+                f"{furthest}. Learned positions end there; RoPE does not."
             )
         rows = table.at[jnp.maximum(positions, 0)].get(mode="fill", fill_value=jnp.nan)
         return jnp.where((positions < 0)[..., None], 0.0, rows)

@@ -1,6 +1,6 @@
 """Reading tokens into a cache in chunks, in one program whatever their number."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,24 +12,32 @@ from jaxtyping import Array, Float
 from rope_jax.nn.decoder import Decoder
 from rope_jax.nn.hybrid import AnyCache, stored, with_stored
 from rope_jax.nn.prompt import Prompt, aligned
+from rope_jax.nn.query_scales import QueryScaleLike
 from rope_jax.nn.schedules import ScheduleLike
 from rope_jax.nn.score_maps import ScoreMapLike
 from rope_jax.nn.slots import Store
 
+QueryRule = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any] | None] | None
 
-@partial(jax.tree_util.register_dataclass, data_fields=["decoder"], meta_fields=["score_map"])
+
+@partial(jax.tree_util.register_dataclass, data_fields=["decoder"], meta_fields=["score_map", "query_scale"])
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """A decoder and its score map, which is part of the program: for all layer groups, or (group, map) pairs."""
+    """A decoder with its score map and the rule of its query scale, which are part of the program.
+
+    Both are for all layer groups, or (group, map or rule) pairs.
+    """
 
     # Any: tree transformations build readers of placeholders.
     decoder: Decoder | Any
     score_map: Any
+    query_scale: Any
 
     @classmethod
-    def of(cls, decoder: Decoder, score_map: ScoreMapLike) -> "Reader":
-        """Score maps by group become pairs, which can be hashed."""
-        return cls(decoder, tuple(score_map.items()) if isinstance(score_map, Mapping) else score_map)
+    def of(cls, decoder: Decoder, score_map: ScoreMapLike, query_scale: QueryRule = None) -> "Reader":
+        """Maps and rules by group become pairs, which can be hashed."""
+        pairs = [tuple(x.items()) if isinstance(x, Mapping) else x for x in (score_map, query_scale)]
+        return cls(decoder, *pairs)
 
     def __call__(
         self, token_ids: Array, schedule: ScheduleLike, positions: Array, cache: AnyCache
@@ -37,9 +45,19 @@ class Reader:
         """The hidden states of tokens, and the cache with them in it."""
         score_map = dict(self.score_map) if isinstance(self.score_map, tuple) else self.score_map
         hidden: tuple[Array, AnyCache] = self.decoder.hidden(
-            token_ids, schedule, positions=positions, cache=cache, score_map=score_map
+            token_ids,
+            schedule,
+            positions=positions,
+            cache=cache,
+            score_map=score_map,
+            query_scale=self._query_scale(positions),
         )
         return hidden
+
+    def _query_scale(self, positions: Array) -> QueryScaleLike:
+        if isinstance(self.query_scale, tuple):
+            return {group: None if rule is None else rule(positions) for group, rule in self.query_scale}
+        return None if self.query_scale is None else self.query_scale(positions)
 
     def empty_cache(self, batch: int, room: int, chunk: int, schedule: ScheduleLike) -> AnyCache:
         """A cache for `room` tokens, or a ring that chunks go round when every layer has a window."""

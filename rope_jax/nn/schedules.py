@@ -1,6 +1,7 @@
 """Which schedule turns which layer: groups of layers, each with a schedule of its own or none."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -53,37 +54,49 @@ def by_group(schedule: ScheduleLike, groups: tuple[str, ...], head_dim: int) -> 
     return {group: named[group] for group in groups} if widths else None
 
 
-def head_table(schedule: FrequencySchedule, positions: Int[Array, "*batch seq"], kv_heads: int) -> RotaryTable:
+def head_table(
+    schedule: FrequencySchedule,
+    positions: Int[Array, "*batch seq"],
+    kv_heads: int,
+    pair_axes: tuple[int, ...] | None = None,
+) -> RotaryTable:
     """The rotary table of a schedule that may have an axis of kv heads in front of those of the positions.
 
-    A lone leading axis is refused: whether it means heads, rows or layers cannot be told from its size.
+    With `pair_axes` the positions are streams [axes, *batch, seq]. A lone leading axis of the schedule is refused:
+    whether it means heads, rows or layers cannot be told from its size.
     """
-    axes = len(schedule.stack) - positions.ndim
-    if axes not in (-positions.ndim, 0, 1) or (axes == 1 and schedule.stack[0] != kv_heads):
+    token_axes = positions.ndim - (pair_axes is not None)
+    axes = len(schedule.stack) - token_axes
+    if axes not in (-token_axes, 0, 1) or (axes == 1 and schedule.stack[0] != kv_heads):
         raise ValueError(
-            f"`schedule` must have no leading axes, those of the positions {positions.shape}, each 1 or equal, or "
-            f"{kv_heads} kv heads and then those; got {schedule.stack}. Per row: RopeSpec.schedule(lengths) or "
-            "length[:, None]; per head: [kv_heads, 1, 1]; layers that differ: a group each, through `pattern`."
+            f"`schedule` must have no leading axes, those of the positions {positions.shape[-token_axes:]}, each 1 or "
+            f"equal, or {kv_heads} kv heads and then those; got {schedule.stack}. Per row: RopeSpec.schedule(lengths) "
+            "or length[:, None]; per head: [kv_heads, 1, 1]; layers that differ: a group each, through `pattern`."
         )
     rows = schedule.stack[axes] if schedule.stack else 1
-    if positions.shape[0] == 1 < rows:
-        positions = jnp.broadcast_to(positions, (rows, *positions.shape[1:]))
-    if axes == 1:
-        table: RotaryTable = jax.vmap(rotary_table, (0, None), out_axes=-2)(schedule, positions)
-        return table
-    return rotary_table(schedule, positions)
+    if positions.shape[-2] == 1 < rows:
+        positions = jnp.broadcast_to(positions, (*positions.shape[:-2], rows, positions.shape[-1]))
+    made = partial(rotary_table, positions=positions, pair_axes=pair_axes)
+    table: RotaryTable = jax.vmap(made, out_axes=-2)(schedule) if axes == 1 else made(schedule)
+    return table
 
 
 def group_tables(
-    schedules: GroupSchedules, positions: Int[Array, "rows seq"], kv_heads: int
+    schedules: GroupSchedules,
+    positions: Int[Array, "*axes rows seq"],
+    kv_heads: int,
+    pair_axes: tuple[int, ...] | None = None,
 ) -> tuple[RotaryTable, ...]:
     """The table of every group, all of one shape; a group that does not turn has cos 1 and sin 0."""
-    made = [None if schedule is None else head_table(schedule, positions, kv_heads) for schedule in schedules.values()]
+    made = [
+        None if schedule is None else head_table(schedule, positions, kv_heads, pair_axes)
+        for schedule in schedules.values()
+    ]
     per_head = any(table is not None and table.cos.ndim == 4 for table in made)
     pairs = next(table.cos.shape[-1] for table in made if table is not None)
     rows = max(table.cos.shape[0] for table in made if table is not None)
     heads = (kv_heads,) if per_head else ()
-    shape = (rows, positions.shape[1], *heads, pairs)
+    shape = (rows, positions.shape[-1], *heads, pairs)
 
     def full(table: RotaryTable | None) -> RotaryTable:
         if table is None:

@@ -1,6 +1,7 @@
 """Writing configurations: what comes back is what left."""
 
 import json
+import math
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -42,6 +43,8 @@ NAMED = (
     rj.YaRN(factor=40, original_length=4096, mscale=0.707),
     rj.YaRN(factor=40, original_length=4096, mscale_all_dim=0.8),
     rj.YaRN(factor=40, original_length=4096, mscale=1.0, mscale_all_dim=0.8),
+    rj.YaRN(factor=40, original_length=4096, mscale=0.0, mscale_all_dim=0.0),
+    rj.YaRN(factor=40, original_length=4096, mscale=0.0),
     rj.Llama3(factor=8.0, original_length=8192, high_freq_factor=8.0),
     rj.LongRoPE(
         short_factors=(1.0,) * 32,
@@ -71,6 +74,24 @@ def test_named_methods_come_back_as_they_are(transform: rj.FrequencyTransform, v
         assert type(again.transform) is type(transform)
     else:
         assert again == rope.specs["all"]
+
+
+def transformers_scale(entry: dict[str, Any]) -> float:
+    """What transformers 5.24 multiplies cos and sin by under YaRN: zeros are absence to it."""
+    log, stated = 0.1 * math.log(entry["factor"]), entry.get("attention_factor")
+    if stated is not None:
+        return float(stated)
+    mscale, all_dim = entry.get("mscale"), entry.get("mscale_all_dim")
+    return (log * mscale + 1) / (log * all_dim + 1) if mscale and all_dim else log + 1
+
+
+@pytest.mark.parametrize("mscale", [None, 0.0, 0.7])
+@pytest.mark.parametrize("all_dim", [None, 0.0, 0.7, 1.0])
+def test_transformers_scales_cos_and_sin_by_the_same(mscale: float | None, all_dim: float | None) -> None:
+    transform = rj.YaRN(factor=40.0, original_length=4096, mscale=mscale, mscale_all_dim=all_dim)
+    spec = rj.RopeSpec(64, transform=transform)
+    entry = rj.to_huggingface(alone(spec))["rope_parameters"]
+    assert transformers_scale(entry) == pytest.approx(float(spec.schedule().attention_scale), rel=1e-6)
 
 
 NAMELESS = (

@@ -1,9 +1,5 @@
 """Where configurations come from, whose defaults fill them, and what is said about it."""
 
-import json
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,57 +10,6 @@ from rope_jax.huggingface.families import FAMILIES
 from tests.huggingface.configs import CONFIGS
 
 BARE: dict[str, Any] = {"head_dim": 64, "num_hidden_layers": 4}
-
-
-def test_file_folder_and_dict_are_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(CONFIGS["gemma-3"]), encoding="utf-8")
-    expected = rj.from_huggingface(CONFIGS["gemma-3"])
-    assert rj.from_huggingface(path) == rj.from_huggingface(str(tmp_path)) == expected
-
-
-def test_a_hub_id_is_looked_up_only_when_nothing_local_has_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub = ModuleType("huggingface_hub")
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    path = tmp_path / "downloaded.json"
-    path.write_text(json.dumps(CONFIGS["llama-2"]), encoding="utf-8")
-    asked: list[tuple[str, ...]] = []
-
-    def download(*names: str) -> str:
-        asked.append(names)
-        return str(path)
-
-    hub.hf_hub_download = download  # type: ignore[attr-defined]
-    assert rj.from_huggingface("meta-llama/Llama-2-7b-hf") == rj.from_huggingface(CONFIGS["llama-2"])
-    assert asked == [("meta-llama/Llama-2-7b-hf", "config.json")]
-
-    def offline(*names: str) -> str:
-        raise OSError("no route to host")
-
-    hub.hf_hub_download = offline  # type: ignore[attr-defined]
-    with pytest.raises(FileNotFoundError, match=r"`source` must be a local path or a hub id; got 'a/b'"):
-        rj.from_huggingface("a/b")
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ImportError, match=r"huggingface_hub is not installed. pip install rope-jax\[hf\]"):
-        rj.from_huggingface("a/b")
-
-
-@pytest.mark.parametrize("missing", ["no/such/folder/config.json", "missing.json", "/absent/model"])
-def test_a_missing_file_is_said_to_be_missing(missing: str) -> None:
-    with pytest.raises(FileNotFoundError, match=r"`source` must be.*got"):
-        rj.from_huggingface(missing)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"), [("{", "must be valid JSON"), ("[]", "must hold a JSON object; got list")]
-)
-def test_what_is_no_configuration(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        rj.from_huggingface(path)
 
 
 def test_the_language_model_of_a_composite_one() -> None:
@@ -244,3 +189,34 @@ def test_widths_of_latent_attention_are_those_of_the_rotated_tensor() -> None:
     half = config | {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}
     spec = rj.from_huggingface(half).specs["all"]
     assert spec is not None and spec.rotary_dim == 64
+
+
+def test_an_export_may_stand_beside_the_old_spelling_of_its_type() -> None:
+    """What `config |= to_huggingface(rope)` leaves in a file of Qwen2-VL."""
+    old = {"model_type": "qwen2_vl", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+    old |= {"rope_theta": 1e6, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
+    rope = rj.from_huggingface(old)
+    assert rj.from_huggingface(old | rj.to_huggingface(rope)).specs == rope.specs
+
+
+@pytest.mark.parametrize(
+    ("rope", "origin"),
+    [
+        ({}, "default of yarn"),
+        ({"truncate": None}, "default of yarn"),
+        ({"truncate": True}, "rope_parameters.truncate"),
+        ({"truncate": False}, "rope_parameters.truncate"),
+    ],
+)
+def test_where_the_rounding_of_yarn_came_from(rope: dict[str, Any], origin: str) -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 4096, **rope}
+    assert rj.from_huggingface(BARE | {"model_type": "llama", "rope_parameters": yarn}).sources["truncate"] == origin
+    types = ["full_attention", "sliding_attention"] * 2
+    nested = dict.fromkeys(types, yarn)
+    read = rj.from_huggingface(BARE | {"model_type": "olmo3", "layer_types": types, "rope_parameters": nested})
+    inside = origin if origin == "default of yarn" else "rope_parameters.full_attention.truncate"
+    assert read.sources["full_attention.truncate"] == inside
+    plain = {key: value for key, value in yarn.items() if key != "truncate"}
+    outside = dict.fromkeys(types, plain) | {key: value for key, value in rope.items() if value is not None}
+    read = rj.from_huggingface(BARE | {"model_type": "olmo3", "layer_types": types, "rope_parameters": outside})
+    assert read.sources["full_attention.truncate"] == origin

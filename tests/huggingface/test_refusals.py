@@ -49,6 +49,9 @@ def test_factors_that_are_none(values: dict[str, Any], factor: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
+        (LLAMA | {"num_hidden_layers": 2**31}, "`num_hidden_layers` must be at most 100000; got 2147483648"),
+        (LLAMA | {"per_layer_config": {"first": {"head_dim": 8}}}, "`per_layer_config` must map layer numbers"),
+        (LLAMA | {"per_layer_config": {"0": 8}}, "`per_layer_config` must map layer numbers to objects; got '0'"),
         (scaled({"type": "foo", "factor": 2.0}), r"`rope_scaling\.rope_type` must be one of.*got 'foo'"),
         (scaled({"rope_type": "yarm"}), 'Did you mean "yarn"'),
         (scaled({"rope_type": 3}), r"`rope_scaling\.rope_type` must be a name"),

@@ -32,11 +32,14 @@ def dense(x, weights):
     return x @ weights["kernel"] + weights.get("bias", 0.0)
 
 
-def attention(x, w, c, omega, positions, *, scale=1.0, window=None, slopes=None, distance=None):
+def attention(
+    x, w, c, omega, positions, *, scale=1.0, window=None, slopes=None, distance=None, query_scale=None, streams=None
+):
     """One row x [seq, embed] through the attention block with weights w; c names the sizes and options.
 
     `distance` is the rule of a score map: from both positions, counted from the first, to what a pair turns by, or
-    None for a pair that is not seen.
+    None for a pair that is not seen. `query_scale` multiplies the logits of every query, [seq]; SSMax by the logarithm
+    of the number of keys that it sees. `streams` [axes, seq] turn the pairs that `pair_axes` gives them.
     """
     heads, kv_heads, head_dim = c["heads"], c["kv_heads"], c["head_dim"]
     q, k, v = (dense(x, w[name]) for name in ("query", "key", "value"))
@@ -46,7 +49,10 @@ def attention(x, w, c, omega, positions, *, scale=1.0, window=None, slopes=None,
     if c.get("qk_norm") is True:
         q, k = norm(q, w["query_norm"], c), norm(k, w["key_norm"], c)
     if omega is not None and distance is None:
-        q, k = (rotate(part, omega, positions, c.get("layout", "half"), scale) for part in (q, k))
+        axes = np.zeros(len(omega)) if streams is None else np.asarray(c["pair_axes"])
+        for axis, where in enumerate([positions] if streams is None else streams):
+            own = (np.where(axes == axis, omega, 0), where, c.get("layout", "half"), scale if axis == 0 else 1.0)
+            q, k = (rotate(part, *own) for part in (q, k))
     out = np.zeros((len(x), heads, head_dim))
     for head in range(heads):
         served = head // (heads // kv_heads)
@@ -63,6 +69,10 @@ def attention(x, w, c, omega, positions, *, scale=1.0, window=None, slopes=None,
             if not seen:
                 continue
             logits = keys[seen, served] @ q[i, head] * (c.get("scale") or head_dim**-0.5)
+            if query_scale is not None:
+                logits = logits * query_scale[i]
+            if "scalable_softmax" in w:
+                logits = logits * w["scalable_softmax"]["scale"][head] * np.log(len(seen))
             if slopes is not None:
                 logits = logits - slopes[head] * (here - np.asarray(positions)[seen])
             if c.get("softcap"):
@@ -77,8 +87,8 @@ def mlp(x, w, c):
     return dense(act(dense(x, w["gate"])) * dense(x, w["up"]) if "gate" in w else act(dense(x, w["up"])), w["down"])
 
 
-def decoder(token_ids, w, c, layers, positions, slopes=None):
-    """Logits of one row; `layers` gives (omega or None, attention scale, window, distance or nothing)."""
+def decoder(token_ids, w, c, layers, positions, slopes=None, streams=None):
+    """Logits of one row; `layers` gives (omega or None, attention scale, window), then distance and query scale."""
     default = 1.0 if "unembedding" in w else np.sqrt(w["embedding"].shape[1])
     x = w["embedding"][token_ids] * (c.get("embed_scale") or default)
     if "learned" in w:
@@ -87,7 +97,8 @@ def decoder(token_ids, w, c, layers, positions, slopes=None):
         angle = np.multiply.outer(positions, 10_000.0 ** (-np.arange(0, x.shape[1], 2) / x.shape[1]))
         x[:, 0::2], x[:, 1::2] = x[:, 0::2] + np.sin(angle), x[:, 1::2] + np.cos(angle)
     for index, (omega, scale, window, *rule) in enumerate(layers):
-        turns = {"scale": scale, "window": window, "slopes": slopes, "distance": rule[0] if rule else None}
+        turns = {"scale": scale, "window": window, "slopes": slopes, "streams": streams}
+        turns |= dict(zip(("distance", "query_scale"), rule, strict=False))
         block = layer_of(w["blocks"], index)
         normal = norm(x, block.get("attention_norm"), c)
         y = attention(normal, block["attention"], c, omega, positions, **turns)

@@ -160,7 +160,7 @@ def test_chunks_through_a_cache_equal_the_whole(keys):
 CHANGES: tuple[tuple[str, Any], ...] = (
     *(("embed", 24), ("heads", 2), ("kv_heads", 4), ("head_dim", 6), ("qk_norm", True), ("bias", True)),
     *(("window", 2), ("scale", 2.0), ("softcap", 0.5), ("sinks", True), ("layout", "interleaved")),
-    *(("backend", "chunked"), ("norm_epsilon", 0.1)),
+    *(("backend", "chunked"), ("norm_epsilon", 0.1), ("scalable_softmax", True)),
 )
 
 

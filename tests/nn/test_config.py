@@ -29,7 +29,9 @@ CHANGES = (
         ("scale", 0.5, BASE),
         ("softcap", 0.5, BASE),
         ("sinks", True, BASE),
+        ("scalable_softmax", True, BASE),
         ("positional", "alibi", BASE),
+        ("pair_axes", (0, 1), BASE),
         ("max_length", 64, LEARNED),
     ),
     *(("layout", "interleaved", BASE), ("remat", True, BASE), ("unroll", 2, BASE), ("backend", "chunked", BASE)),
@@ -43,8 +45,10 @@ def program(config):
     graph, state = nnx.split(decoder(config))
     schedule = NARROW if config.positional == "rope" else None
 
+    streams = None if config.pair_axes is None else np.stack([POSITIONS, POSITIONS])
+
     def logits(state):
-        return nnx.merge(graph, state)(TOKEN_IDS, schedule, positions=POSITIONS)
+        return nnx.merge(graph, state)(TOKEN_IDS, schedule, positions=POSITIONS, streams=streams)
 
     return [leaf.shape for leaf in jax.tree.leaves(state)], str(jax.make_jaxpr(logits)(state))
 
@@ -115,6 +119,9 @@ REFUSED = (
     ({"activation": "swish"}, "`activation` must be one of silu, gelu, gelu_tanh, relu; got 'swish'"),
     ({"bias": ("qkv", "norm")}, "`bias` must name projections, each once; got ('qkv', 'norm'). Name some of qkv, out"),
     ({"bias": ("qkv", "qkv")}, "`bias` must name projections, each once; got ('qkv', 'qkv')"),
+    ({"pair_axes": (0, -1)}, "`pair_axes` must name a stream, 0 or above, for every pair; got (0, -1)"),
+    ({"pair_axes": ()}, "`pair_axes` must name a stream, 0 or above, for every pair; got ()"),
+    ({"pair_axes": (0,), "positional": "alibi"}, "`pair_axes` must be None for positional='alibi'; got (0,)"),
     ({"embed": 15, "positional": "sinusoidal"}, "`embed` must be even for sinusoidal positions; got 15"),
 )
 
@@ -133,7 +140,7 @@ def test_counts_are_integers():
 
 
 @pytest.mark.parametrize("value", ["false", "no", 0, 3, None])
-@pytest.mark.parametrize("name", ["tied", "parallel", "gated", "sinks", "remat"])
+@pytest.mark.parametrize("name", ["tied", "parallel", "gated", "sinks", "scalable_softmax", "remat"])
 def test_flags_are_true_or_false(name, value):
     with unchecked(), pytest.raises(TypeError, match=re.escape(f"`{name}` must be True or False; got {value!r}. ")):
         dataclasses.replace(SMALL, **{name: value})
@@ -143,6 +150,8 @@ MISTYPED = (
     ({"softcap": True}, "`softcap` must be a positive number or None; got True. Write a number above 0; None leaves"),
     ({"softcap": "x"}, "`softcap` must be a positive number or None; got 'x'. Write a number above 0; None leaves"),
     ({"qk_norm": "false"}, "`qk_norm` must be True, False or \"full\"; got 'false'. "),
+    ({"pair_axes": "01"}, "`pair_axes` must be integers or None; got '01'. "),
+    ({"pair_axes": (0, True)}, "`pair_axes` must be integers or None; got (0, True). "),
     ({"qk_norm": 1}, '`qk_norm` must be True, False or "full"; got 1. '),
     ({"bias": "qkv"}, "`bias` must be True, False or a sequence of names; got 'qkv'. Name some of qkv, out, mlp."),
     ({"bias": None}, "`bias` must be True, False or a sequence of names; got None. "),

@@ -84,7 +84,7 @@ def spectrum_table(spectrum: Spectrum, title: str, whole: bool) -> Table:
     for name in (*heads, f"unseen at {spectrum.length:,}"):
         table.add_column(name, justify="right")
     table.add_column("verdict")
-    table.add_column("trained")
+    table.add_column("training")
     words, never = spectrum.verdict.tolist(), spectrum.never_turning
     keys = [(word, pair in never) for pair, word in enumerate(words)]
     for pair in shown(keys, [word in STRETCHED for word in words], whole):
@@ -99,7 +99,7 @@ def spectrum_table(spectrum: Spectrum, title: str, whole: bool) -> Table:
             number(spectrum.stretch[pair]),
             f"{spectrum.unseen[pair]:.3f}" if spectrum.unseen[pair] else "",
             Text(words[pair], style=LOOKS[words[pair]]),
-            "< 1 turn" if pair in never else "",
+            "plain < 1 turn" if pair in never else "",
         )
     return table
 

@@ -9,6 +9,7 @@ from rope_jax.huggingface.runtimes.composition import compose as compose
 from rope_jax.huggingface.runtimes.composition import fix_length as fix_length
 from rope_jax.huggingface.runtimes.composition import target_length as target_length
 from rope_jax.huggingface.runtimes.composition import trained_length as trained_length
+from rope_jax.huggingface.runtimes.limits import tokenizer_limit as tokenizer_limit
 from rope_jax.huggingface.runtimes.llama_cpp import llama_cpp_command as llama_cpp_command
 from rope_jax.huggingface.runtimes.transformers import spelled_for as spelled_for
 from rope_jax.huggingface.runtimes.transformers import transformers_fields as transformers_fields

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from rope_jax.huggingface.export import to_huggingface
 from rope_jax.huggingface.families import family_of
 from rope_jax.huggingface.methods import deepseek_softmax_scale
-from rope_jax.huggingface.query_scales import Mistral3QueryScale
 from rope_jax.huggingface.runtimes.composition import as_static
 from rope_jax.huggingface.runtimes.facts import (
     TRANSFORMERS,
@@ -15,6 +14,7 @@ from rope_jax.huggingface.runtimes.facts import (
     TRANSFORMERS_PER_LAYER,
     TRANSFORMERS_SINCE,
 )
+from rope_jax.logit_scales import Mistral3QueryScale
 from rope_jax.scaling import YaRN
 from rope_jax.spec import ModelRope, RopeSpec
 
@@ -109,11 +109,6 @@ def _check_scales(spec: RopeSpec, model: str) -> None:
         raise ValueError(
             f"`query_scale` must be None for the model type {model!r}, whose class never reads `llama_4_scaling_beta`; "
             f"got {spec.query_scale!r}, which would be lost."
-        )
-    if isinstance(yarn, YaRN) and yarn.attention_scale is None and yarn.mscale == yarn.mscale_all_dim == 0:
-        raise ValueError(
-            f"`mscale` must be above 0 or absent; got 0 for both, which {TRANSFORMERS} takes for absence: the "
-            "attention scale 1 would be lost. State attention_scale=1.0."
         )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from rope_jax import nn
 from rope_jax.huggingface.config import from_huggingface
-from rope_jax.huggingface.source import read_config
+from rope_jax.huggingface.grammar import ALIASES
+from rope_jax.huggingface.source import read_config, reading
 from rope_jax.huggingface.weights.families import family_of
 from rope_jax.huggingface.weights.locate import checked_folder, gguf_parts, locate
 from rope_jax.huggingface.weights.matching import Matched, abstract_decoder, match, parameter_shapes
@@ -55,6 +56,7 @@ def open_checkpoint(source: str | os.PathLike[str], *, dtype: str = "float32", s
     """Open and check everything of a checkpoint but the numbers in its tensors."""
     raw, tensors, tokenizer, warnings = _opened(locate(source))
     family = family_of(raw)
+    _check_layers(raw, tensors)
     rope = from_huggingface(raw, strict=strict)
     rope = replace(rope, warnings=rope.warnings + warnings)
     config = decoder_config(raw, rope, dtype=dtype)
@@ -100,9 +102,18 @@ def digest(source: str | os.PathLike[str]) -> str:
     folder = None if path.is_file() else checked_folder(path)
     files = gguf_parts(path) if folder is None else (folder / "config.json", *weight_files(folder))
     for file in files:
-        with file.open("rb") as stream:
+        with reading(file), file.open("rb") as stream:
             whole.update(file_digest(stream, "sha256").digest())
     return whole.hexdigest()
+
+
+def _check_layers(raw: Mapping[str, Any], tensors: TensorSource) -> None:
+    """Every layer has tensors: a count beyond them would fill the memory with layers before one is missed."""
+    most = len(tensors.names())
+    for key in ("num_hidden_layers", *ALIASES["num_hidden_layers"]):
+        count = raw.get(key)
+        if isinstance(count, int | float) and count > most:
+            raise ValueError(f"`{key}` must be at most the {most} tensors of the checkpoint; got {count}. Correct it.")
 
 
 def _opened(path: Path) -> tuple[dict[str, Any], TensorSource, Any, tuple[str, ...]]:

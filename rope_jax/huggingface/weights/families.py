@@ -9,6 +9,7 @@ from rope_jax.huggingface.weights import names
 from rope_jax.huggingface.weights import readings as read
 from rope_jax.huggingface.weights.names import Entry, Spelling
 from rope_jax.huggingface.weights.settings import Settings
+from rope_jax.huggingface.weights.wording import brief
 from rope_jax.spec import ModelRope
 
 _INV_FREQ = "{model}.layers.{layer}.self_attn.rotary_emb.inv_freq"
@@ -233,12 +234,12 @@ def family_of(raw: Mapping[str, Any]) -> Family:
     model = raw.get("model_type")
     if not isinstance(model, str) or model not in BY_MODEL:
         raise ValueError(
-            f"`model_type` must be one whose weights are known, {', '.join(sorted(BY_MODEL))}; got {model!r}. "
+            f"`model_type` must be one whose weights are known, {', '.join(sorted(BY_MODEL))}; got {brief(model)}. "
             "from_huggingface reads the rotary settings of others."
         )
     if raw.get("quantization_config"):
         raise ValueError(
-            f"`quantization_config` must be absent; got {raw['quantization_config']!r}. "
+            f"`quantization_config` must be absent; got {brief(raw['quantization_config'])}. "
             "Load the checkpoint that is not quantized."
         )
     return BY_MODEL[model]

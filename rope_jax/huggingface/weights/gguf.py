@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from rope_jax.huggingface.source import reading
 from rope_jax.huggingface.weights.gguf_metadata import DIVISORS, hugging_face_name, llama_config, metadata_of
 from rope_jax.huggingface.weights.gguf_tokenizer import gguf_tokenizer
+from rope_jax.huggingface.weights.wording import brief, shown
 from rope_jax.layout import convert_layout
 
 # What the reader of a damaged file stumbles over.
@@ -86,27 +88,38 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFCheckpoint:
       ImportError: the package `gguf` is not installed.
     """
     readers = [_reader(part) for part in _parts(Path(path))]
-    metadata = metadata_of(readers[0])
-    if metadata.get("split.no", 0) != 0 or metadata.get("split.count", 1) not in (0, 1, len(readers)):
+    metadata = _metadata(readers[0], Path(path))
+    part, count = (_whole_number(metadata, f"split.{name}", absent) for name, absent in (("no", 0), ("count", 1)))
+    if part != 0 or count not in (0, 1, len(readers)):
         raise ValueError(
             "`path` must be the first part of a split file, <name>-00001-of-0000n.gguf, beside the others; got "
-            f"{path}, part {metadata.get('split.no', 0) + 1} of {metadata['split.count']}."
+            f"{path}, part {part + 1} of {count}. Name the first part."
         )
     tensors = {tensor.name: tensor for reader in readers for tensor in reader.tensors}
-    expected = metadata.get("split.tensors.count", len(tensors))
+    expected = _whole_number(metadata, "split.tensors.count", len(tensors))
     if len(tensors) != expected:
-        raise ValueError(f"`path` must hold all {expected} tensors in its parts; got {len(tensors)} in {path}.")
+        raise ValueError(
+            f"`path` must hold all {expected} tensors in its parts; got {len(tensors)} in {path}. Fetch it again."
+        )
     shapes = {name: rows_first(tensor) for name, tensor in tensors.items()}
-    divisors = {name: dequantised(name, tensors[name]).tolist() for name in DIVISORS if name in tensors}
+    divisors = {name: _divisors(name, tensors[name]) for name in DIVISORS if name in tensors}
     config = llama_config(metadata, shapes, divisors)
     named: dict[str, Any] = {}
     for name, tensor in tensors.items():
+        if tensor.data.dtype.kind == "i":
+            raise ValueError(
+                f"`path` must hold floating or quantised tensors; got {tensor.tensor_type.name} for {shown(name)} in "
+                f"{path}. Load the checkpoint in its Hugging Face form."
+            )
         hugging_face = hugging_face_name(name)
         if hugging_face is not None:
             named[hugging_face] = tensor
         # Older files hold each layer's frequencies, which the metadata states as well.
         elif name not in DIVISORS and not name.endswith(".attn_rot_embd.weight"):
-            raise ValueError(f"`path` must hold the tensors of a plain Llama model; got {name} in {path}.")
+            raise ValueError(
+                f"`path` must hold the tensors of a plain Llama model; got {shown(name)} in {path}. "
+                "Load the checkpoint in its Hugging Face form."
+            )
     tokenizer, warnings = _tokenizer(metadata)
     return GGUFCheckpoint(config, GGUFTensors(MappingProxyType(named), config["head_dim"]), tokenizer, warnings)
 
@@ -120,7 +133,7 @@ def dequantised(name: str, tensor: Any) -> np.ndarray:
     """A tensor in float32, in the shape and order that the file has it."""
     from gguf.quants import dequantize
 
-    if tensor.data.dtype.kind in "fi" and tensor.data.dtype not in (np.float16, np.float32):
+    if tensor.data.dtype == np.float64:
         return np.asarray(tensor.data).astype(np.float32)
     try:
         values = dequantize(tensor.data, tensor.tensor_type)
@@ -137,7 +150,7 @@ def _reader(path: Path) -> Any:
         from gguf import GGUFReader
     except ImportError as missing:
         raise ImportError("Reading GGUF files needs the package gguf. pip install rope-jax[hf].") from missing
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         magic = file.read(4)
     if magic != b"GGUF":
         raise ValueError(f"`path` must be a GGUF file, which begins with those four letters; got {path}: {magic!r}.")
@@ -145,11 +158,41 @@ def _reader(path: Path) -> Any:
         reader = GGUFReader(path)
     except DAMAGE as error:
         raise ValueError(
-            f"`path` must be a whole GGUF file; got {path}, which is truncated or damaged ({error}). Fetch it again."
+            f"`path` must be a whole GGUF file; got {path}, which is truncated or damaged ({shown(str(error))}). "
+            "Fetch it again."
         ) from error
     if reader.byte_order != "I":
         raise ValueError(f"`path` must be written in this machine's byte order; got {path}, which is in the other one.")
     return reader
+
+
+def _metadata(reader: Any, path: Path) -> dict[str, Any]:
+    try:
+        return metadata_of(reader)
+    except DAMAGE as error:
+        raise ValueError(
+            f"`path` must hold metadata that can be read; got {path}, which is damaged ({shown(str(error))}). "
+            "Fetch it again."
+        ) from error
+
+
+def _whole_number(metadata: Mapping[str, Any], key: str, absent: int) -> int:
+    value = metadata.get(key, absent)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"`{key}` must be an integer; got {brief(value)}. The file is damaged: fetch it again.")
+    return value
+
+
+def _divisors(name: str, tensor: Any) -> list[float]:
+    """One number for each pair."""
+    shape = rows_first(tensor)
+    if len(shape) != 1 or tensor.data.dtype.kind != "f":
+        raise ValueError(
+            f"`{name}` must be one floating number for each pair; got shape {shape} of {tensor.tensor_type.name}. "
+            "Load the checkpoint in its Hugging Face form."
+        )
+    divisors: list[float] = dequantised(name, tensor).tolist()
+    return divisors
 
 
 def _parts(path: Path) -> list[Path]:

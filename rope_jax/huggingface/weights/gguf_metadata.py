@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rope_jax.huggingface.gguf_rope import FREQS, LONG, PREFIX, SHORT, rope_parameters
+from rope_jax.huggingface.weights.wording import brief
 
 Json = dict[str, Any]
 DIVISORS = (FREQS, SHORT, LONG)
@@ -78,8 +79,8 @@ def llama_config(
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise ValueError(
-            f'`general.architecture` must be "llama", the one architecture read from GGUF files; got {architecture!r}. '
-            "Load the checkpoint in its Hugging Face form."
+            f'`general.architecture` must be "llama", the one architecture read from GGUF files; got '
+            f"{brief(architecture)}. Load the checkpoint in its Hugging Face form."
         )
     _refuse_unread(metadata)
     heads = _count(metadata, "attention.head_count")
@@ -115,8 +116,12 @@ def llama_config(
         "torch_dtype": "float32",
     }
     for name, key in (("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding")):
-        if f"tokenizer.ggml.{key}_token_id" in metadata:
-            config[name] = metadata[f"tokenizer.ggml.{key}_token_id"]
+        stated = f"tokenizer.ggml.{key}_token_id"
+        index = metadata.get(stated, 0)
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise ValueError(f"`{stated}` must be an integer; got {brief(index)}. The file is damaged: fetch it again.")
+        if stated in metadata:
+            config[name] = index
     return config
 
 
@@ -127,7 +132,7 @@ def _refuse_unread(metadata: Json) -> None:
             continue
         if name not in ABSENT or ABSENT[name] != value:
             raise ValueError(
-                f"`{key}` must be a setting of plain Llama models; got {value!r}, whose effect is not known here. "
+                f"`{key}` must be a setting of plain Llama models; got {brief(value)}, whose effect is not known here. "
                 "Load the checkpoint in its Hugging Face form."
             )
 
@@ -152,7 +157,10 @@ def _stated(metadata: Json, name: str) -> Any:
 def _count(metadata: Json, name: str, absent: int | None = None) -> int:
     value = _stated(metadata, name) if absent is None else metadata.get(f"llama.{name}", absent)
     # Models whose layers differ state one number per layer.
-    value = value[0] if isinstance(value, list) and len(set(value)) == 1 else value
+    value = value[0] if isinstance(value, list) and value and all(entry == value[0] for entry in value) else value
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"`llama.{name}` must be one positive integer for all layers; got {value!r}.")
+        raise ValueError(
+            f"`llama.{name}` must be one positive integer for all layers; got {brief(value)}. "
+            "Load the checkpoint in its Hugging Face form."
+        )
     return value

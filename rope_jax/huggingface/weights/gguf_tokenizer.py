@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from rope_jax.huggingface.weights.wording import brief
+
 KEY = "tokenizer.ggml."
 # Types of tokens.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -83,8 +85,8 @@ def gguf_tokenizer(metadata: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
     kind = metadata.get(f"{KEY}model")
     if kind not in ("gpt2", "llama"):
         raise ValueError(f'`{KEY}model` must be "gpt2" (byte-level BPE) or "llama" (sentencepiece); got {kind!r}.')
-    tokens = metadata.get(f"{KEY}tokens", [])
-    types = metadata.get(f"{KEY}token_type") or [NORMAL] * len(tokens)
+    tokens = _list(metadata, "tokens", str)
+    types = _list(metadata, "token_type", int) or [NORMAL] * len(tokens)
     if len(set(tokens)) != len(tokens) or len(types) != len(tokens):
         raise ValueError(
             f"`{KEY}tokens` must be different from each other, with a type each; got {len(tokens)} tokens, "
@@ -105,16 +107,35 @@ def gguf_tokenizer(metadata: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
     return tokenizer, warnings
 
 
+def _list(metadata: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+    """A list of entries of one kind, empty where it is absent."""
+    value = metadata.get(f"{KEY}{name}", [])
+    if not isinstance(value, list) or not all(isinstance(entry, kind) for entry in value):
+        raise ValueError(f"`{KEY}{name}` must be a list of {kind.__name__}; got {brief(value)}. Fetch the file again.")
+    return value
+
+
+def _switch(metadata: Mapping[str, Any], name: str, absent: bool) -> bool:
+    value = metadata.get(f"{KEY}{name}", absent)
+    if not isinstance(value, bool):
+        raise ValueError(f"`{KEY}{name}` must be true or false; got {brief(value)}. Fetch the file again.")
+    return value
+
+
+def _is_token(index: Any, tokens: Sequence[str]) -> bool:
+    return isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(tokens)
+
+
 def _byte_level(metadata: Mapping[str, Any], tokens: list[str], types: list[int]) -> tuple[Any, tuple[str, ...]]:
     from tokenizers import Tokenizer, decoders, models
 
     name = metadata.get(f"{KEY}pre", "default")
     warned = f"`{KEY}pre` is absent: text is split by the default rule of llama.cpp."
-    if name not in SPLITS:
+    if not isinstance(name, str) or name not in SPLITS:
         raise ValueError(
-            f"`{KEY}pre` must be one of {sorted(SPLITS)}; got {name!r}, whose splitting is not known here."
+            f"`{KEY}pre` must be one of {sorted(SPLITS)}; got {brief(name)}, whose splitting is not known here."
         )
-    merges = [tuple(merge.split(" ")) for merge in metadata.get(f"{KEY}merges", [])]
+    merges = [tuple(merge.split(" ")) for merge in _list(metadata, "merges", str)]
     known = set(tokens)
     for merge in merges:
         if len(merge) != 2 or not {*merge, "".join(merge)} <= known:
@@ -132,11 +153,13 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str], types: list[int]
 def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str], types: list[int]) -> tuple[Any, tuple[str, ...]]:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
-    scores = metadata.get(f"{KEY}scores", [])
+    scores = _list(metadata, "scores", float)
     if len(scores) != len(tokens):
         raise ValueError(f"`{KEY}scores` must be one for each of {len(tokens)} tokens; got {len(scores)}.")
     vocab = {token: index for index, token in enumerate(tokens)}
     unknown = metadata.get(f"{KEY}unknown_token_id")
+    if unknown is not None and not _is_token(unknown, tokens):
+        raise ValueError(f"`{KEY}unknown_token_id` must be a token; got {brief(unknown)}. Fetch the file again.")
     tokenizer = Tokenizer(
         models.BPE(
             vocab=vocab,
@@ -146,7 +169,7 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str], types: list[i
             byte_fallback=BYTE in types,
         )
     )
-    prefix = metadata.get(f"{KEY}add_space_prefix", True)
+    prefix = _switch(metadata, "add_space_prefix", True)
     spaces = [normalizers.Prepend(SPACE)] if prefix else []
     tokenizer.normalizer = normalizers.Sequence([*spaces, normalizers.Replace(" ", SPACE)])
     strip = [decoders.Strip(" ", 1, 0)] if prefix else []
@@ -171,14 +194,14 @@ def merges_of(tokens: Sequence[str], scores: Sequence[float], types: Sequence[in
 def _add_ends(tokenizer: Any, metadata: Mapping[str, Any], tokens: list[str], kind: str) -> None:
     from tokenizers import processors
 
-    begins = kind == "llama" or metadata.get(f"{KEY}pre") in WHOLE_WORDS
+    begins = kind == "llama" or metadata.get(f"{KEY}pre", "") in WHOLE_WORDS
     ends: list[tuple[str, int] | None] = []
     for name, absent in (("bos", begins), ("eos", False)):
-        added = metadata.get(f"{KEY}add_{name}_token", absent)
+        added = _switch(metadata, f"add_{name}_token", absent)
         index = metadata.get(f"{KEY}{name}_token_id")
         if not added:
             ends.append(None)
-        elif isinstance(index, int) and 0 <= index < len(tokens):
+        elif isinstance(index, int) and _is_token(index, tokens):
             ends.append((tokens[index], index))
         else:
             raise ValueError(f"`{KEY}{name}_token_id` must be a token, since `add_{name}_token` holds; got {index}.")

@@ -53,10 +53,18 @@ def tokenizer_metadata(tokenizer: Any, *, vocab: int, config: Mapping[str, Any])
         index = config.get(f"{name}_token_id")
         # Some configurations list several ends; a GGUF file has one.
         index = index[0] if isinstance(index, list | tuple) and index else index
-        if isinstance(index, int):
+        # Some say -1, or false, for none.
+        if isinstance(index, int) and not isinstance(index, bool) and index >= 0:
+            if index >= vocab:
+                raise ValueError(
+                    f"`{name}_token_id` must be below the {vocab} rows of the embedding; got {index}. Correct it in "
+                    "the model's configuration."
+                )
             written[f"{KEY}{key}_token_id"] = index
     unknown = model.get("unk_token")
     if unknown is not None:
+        if unknown not in tokens:
+            raise ValueError(f"`tokenizer` must have its unknown token; got {unknown!r}, which has no id. Add it.")
         written[f"{KEY}unknown_token_id"] = tokens.index(unknown)
     return written | _ends(tokenizer)
 
@@ -161,7 +169,13 @@ def _ends(tokenizer: Any) -> Json:
     """Which tokens are put around a sequence, seen from one."""
     bare, whole = (tokenizer.encode("a", add_special_tokens=added).ids for added in (False, True))
     # The same tokens inside: what is before and after them was added.
-    start = next(at for at in range(len(whole) - len(bare) + 1) if whole[at : at + len(bare)] == bare)
+    found = [at for at in range(len(whole) - len(bare) + 1) if bare and whole[at : at + len(bare)] == bare]
+    if not found:
+        raise ValueError(
+            f'`tokenizer` must encode "a" alike with its ends and without; got {whole} and {bare}. '
+            "Save the model in its Hugging Face form."
+        )
+    start = found[0]
     before, after = whole[:start], whole[start + len(bare) :]
     if len(before) > 1 or len(after) > 1:
         raise ValueError(f"`tokenizer` must add at most one token at each end of a sequence; got {before} and {after}.")

@@ -2,7 +2,6 @@
 
 import math
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +11,8 @@ import numpy as np
 from rope_jax.huggingface.gguf_rope import FREQS
 from rope_jax.huggingface.gguf_rope import rope_metadata as rope_metadata
 from rope_jax.huggingface.weights.gguf_vocab import tokenizer_metadata
+from rope_jax.huggingface.weights.whole import appearing, check_parameters, check_parts, checked_target, placing
+from rope_jax.huggingface.weights.wording import brief
 from rope_jax.layout import convert_layout
 
 Json = dict[str, Any]
@@ -38,6 +39,8 @@ def save_gguf(
       dtype: of the matrices; vectors are float32.
 
     Raises:
+      TypeError: no Pretrained, no path.
+      OSError: a place that may not be written, or without room.
       ValueError: before anything is written: an architecture, rotation or tokenizer that the file cannot state, weights
         beyond the dtype's range; the message names what would be lost.
       ImportError: the package `gguf` is not installed.
@@ -45,10 +48,16 @@ def save_gguf(
     Example:
       save_gguf(load_pretrained("path/to/model"), "model.gguf", dtype="bfloat16")
     """
-    gguf, path = _package(), Path(path)
-    if dtype not in dict(FILE_TYPES):
-        raise ValueError(f"`dtype` must be float32, float16 or bfloat16; got {dtype!r}.")
+    gguf, path = _package(), checked_target("path", path)
+    with placing("path", path):
+        folder = path.is_dir()
+    if folder:
+        raise FileExistsError(f"`path` must be a file; got the folder {path}. Name a file in it.")
+    if not isinstance(dtype, str) or dtype not in dict(FILE_TYPES):
+        raise ValueError(f"`dtype` must be float32, float16 or bfloat16; got {dtype!r}. Choose one of them.")
+    check_parts(model)
     _refuse_other_architectures(model.decoder.config)
+    check_parameters(model.decoder)
     rope = rope_metadata(model.rope)
     tensors = _tensors(model.decoder)
     if FREQS in rope:
@@ -61,14 +70,11 @@ def save_gguf(
     writer = gguf.GGUFWriter(None, "llama")
     for key, value in metadata.items():
         _add(writer, key, value)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        _write(gguf, writer, partial, tensors, dtype)
-        os.replace(partial, path)
-    finally:
-        writer.close()
-        with suppress(FileNotFoundError):
-            partial.unlink()
+    with appearing("path", path) as partial:
+        try:
+            _write(gguf, writer, partial, tensors, dtype)
+        finally:
+            writer.close()
 
 
 def _package() -> Any:
@@ -105,8 +111,11 @@ def _refuse_other_architectures(config: Any) -> None:
 def _sizes(model: Any) -> Json:
     config = model.decoder.config
     length = model.config.get("max_position_embeddings")
-    if not isinstance(length, int):
-        raise ValueError(f"`max_position_embeddings` must be in the model's configuration; got {length!r}. Add it.")
+    if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length < 2**32:
+        raise ValueError(
+            "`max_position_embeddings` must be in the model's configuration, a positive integer of 32 bits; got "
+            f"{brief(length)}. Add it."
+        )
     return {
         "llama.vocab_size": config.vocab,
         "llama.context_length": length,

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from rope_jax.huggingface.source import hub_snapshot
+from rope_jax.huggingface.source import checked_path, hub_snapshot, reading
 from rope_jax.huggingface.weights.safetensors_folder import PICKLES, SINGLE, refused_pickle
 
 GGUF = ".gguf"
@@ -19,14 +19,17 @@ def locate(source: str | os.PathLike[str], *, fetch: bool = True) -> Path:
     """The folder, or the GGUF file, that a source names; without `fetch`, what is on this machine.
 
     Raises:
+      TypeError: no path.
       FileNotFoundError: no such file or folder, or a hub id that is neither cached nor reachable.
       ValueError: a file that is no checkpoint by itself, pickles among them, which are never opened.
     """
-    path = Path(source)
-    # The empty string is a path too, that of the working directory.
-    if path.is_dir() and os.fspath(source):
+    path = checked_path(source)
+    with reading(path):
+        # The empty string is a path too, that of the working directory.
+        folder, file = path.is_dir() and bool(os.fspath(source)), path.is_file()
+    if folder:
         return path
-    if path.is_file():
+    if file:
         if path.suffix == GGUF:
             return path
         if path.suffix in PICKLES:
@@ -39,7 +42,9 @@ def locate(source: str | os.PathLike[str], *, fetch: bool = True) -> Path:
 
 def checked_folder(folder: Path) -> Path:
     """A folder that holds a configuration."""
-    if not (folder / "config.json").is_file():
+    with reading(folder):
+        found = (folder / "config.json").is_file()
+    if not found:
         raise FileNotFoundError(
             f"`source` must hold a config.json beside its {SINGLE}; got {folder} without one. Add the configuration."
         )

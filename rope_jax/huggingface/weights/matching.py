@@ -13,6 +13,7 @@ from rope_jax.huggingface.weights.codecs import Codec, Shape
 from rope_jax.huggingface.weights.families import Family
 from rope_jax.huggingface.weights.names import HEAD, Spelling
 from rope_jax.huggingface.weights.source import TensorSource
+from rope_jax.huggingface.weights.wording import some
 
 
 @dataclass(frozen=True)
@@ -124,11 +125,6 @@ def match(source: TensorSource, family: Family, shapes: Mapping[str, Shape], *, 
                 f"{label}. Correct the configuration."
             )
     return Matched(placed, tied_head)
-
-
-def some(names: list[str]) -> str:
-    """The first five names, and how many there are."""
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _spelled(name: str, spelling: Spelling, layer: int) -> str:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float32
 
 from rope_jax import nn
 from rope_jax.huggingface.weights.shape import check_rope, of_group, trained_length
-from rope_jax.positions import check_positions, is_traced, lengths
+from rope_jax.positions import LARGEST_POSITION, check_positions, is_traced, lengths
 from rope_jax.schedule import FrequencySchedule
 from rope_jax.spec import ModelRope
 
@@ -81,20 +81,22 @@ class Pretrained:
         Example:
           model.logits(tokenizer.encode("Once upon a time").ids, rope=stretched)
         """
-        ids = check_positions(token_ids, "token_ids")
+        ids = _integers(token_ids, "token_ids", "Pass tokenizer.encode(text).ids; pad rows to one length")
         if ids.ndim == 1:
-            return self.logits(ids[None], _row(positions), _row(segments), rope)[0]
+            return self.logits(ids[None], _row(positions, "positions"), _row(segments, "segments"), rope)[0]
         if ids.ndim != 2 or 0 in ids.shape:
             raise ValueError(
                 f"`token_ids` must be [batch, seq] or [seq], not empty; got shape {ids.shape}. Reshape it."
             )
-        places = jnp.arange(ids.shape[1], dtype=jnp.int32) if positions is None else check_positions(positions)
+        places = jnp.arange(ids.shape[1], dtype=jnp.int32) if positions is None else _integers(positions, "positions")
         places = _rows(places, "positions", ids.shape)
-        documents = None if segments is None else _rows(check_positions(segments, "segments"), "segments", ids.shape)
+        documents = None if segments is None else _rows(_integers(segments, "segments"), "segments", ids.shape)
         padding = places < 0 if documents is None else (places < 0) | (documents == 0)
         self._check_ids(ids, padding)
+        rope = self.rope if rope is None else rope
+        check_rope(rope, self.decoder.config)
         length = None
-        if (self.rope if rope is None else rope).needs_length:
+        if rope.needs_length:
             length = lengths(jnp.where(padding, -1, places), documents)
         return _logits(*nnx.split(self.decoder), ids, self.schedules(length, rope), places, documents)
 
@@ -115,8 +117,31 @@ def _logits(structure: Any, state: Any, ids: Array, schedules: Any, positions: A
     return logits
 
 
-def _row(ids: Any) -> Any:
-    return None if ids is None else jnp.atleast_2d(check_positions(ids))
+def _integers(values: Any, argument: str, cure: str = "Count tokens in integers") -> Array:
+    """As int32; what cannot be one says so with a cure of its own."""
+    if not isinstance(values, jax.Array):
+        try:
+            values = np.asarray(values)
+        except ValueError as error:
+            # Lists of different lengths.
+            raise ValueError(f"`{argument}` must be rows of one length; got {error} {cure}.") from error
+        # An empty list is one of floats to NumPy.
+        values = values if values.size else values.astype(np.int32)
+    if not jnp.issubdtype(values.dtype, jnp.integer):
+        raise TypeError(f"`{argument}` must be integers; got dtype {values.dtype}. {cure}.")
+    if not is_traced(values) and values.size and abs(extreme := _extreme(values)) > LARGEST_POSITION:
+        raise ValueError(f"`{argument}` must be integers of 32 bits; got {extreme}. {cure}.")
+    return check_positions(values, argument)
+
+
+def _extreme(values: Any) -> int:
+    """The entry furthest from zero."""
+    host = np.asarray(values)
+    return max(int(host.min()), int(host.max()), key=abs)
+
+
+def _row(values: Any, argument: str) -> Any:
+    return None if values is None else jnp.atleast_2d(_integers(values, argument))
 
 
 def _rows(ids: Array, argument: str, shape: tuple[int, ...]) -> Array:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from rope_jax.huggingface.weights.settings import SLIDING, Settings
+from rope_jax.huggingface.weights.wording import brief
 from rope_jax.spec import ModelRope
 
 Windows = tuple[int | None, ...]
@@ -10,6 +11,8 @@ Windows = tuple[int | None, ...]
 
 def sizes(settings: Settings) -> dict[str, Any]:
     """What every family has."""
+    # Its key is no part of any family here; such a model has no rotation, and slopes that the decoder would not add.
+    settings_off(settings, "alibi")
     embed, heads = settings.count("hidden_size"), settings.count("num_attention_heads")
     return {
         "vocab": settings.count("vocab_size"),
@@ -92,7 +95,7 @@ def settings_off(settings: Settings, key: str) -> None:
     """Refuse a switch that the decoder does not have."""
     if settings.raw.get(key):
         raise ValueError(
-            f"`{key}` must be absent or false; got {settings.raw[key]!r}. The decoder has nothing that follows it."
+            f"`{key}` must be absent or false; got {brief(settings.raw[key])}. The decoder has nothing that follows it."
         )
 
 
@@ -119,7 +122,7 @@ def late_windows(settings: Settings, rope: ModelRope) -> Windows:
     if types is None:
         first = settings.find("max_window_layers") if on else len(rope.layer_groups)
         if isinstance(first, bool) or not isinstance(first, int) or first < 0:
-            raise ValueError(f"`max_window_layers` must be an integer from 0 on; got {first!r}. Correct it.")
+            raise ValueError(f"`max_window_layers` must be an integer from 0 on; got {brief(first)}. Correct it.")
         slides: tuple[bool, ...] = tuple(layer >= first for layer in range(len(rope.layer_groups)))
     else:
         slides = tuple(kind == SLIDING for kind in types)

@@ -1,6 +1,6 @@
 """Tensors of a folder of safetensors files: one file, or shards under an index."""
 
-import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,8 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from rope_jax.huggingface.source import read_json, reading
+from rope_jax.huggingface.weights.wording import brief, shown, some
+
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = ("F32", "BF16", "F16")
+# Of a shard beside its index, never a path.
+PLAIN = re.compile(r"[^/\\\0]+\.safetensors")
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 CURE = "Fetch the file again, or save the model again."
 
@@ -52,13 +57,15 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
       ValueError: pickled weights alone, both forms at once, a malformed index.
     """
     single, index = folder / SINGLE, folder / INDEX
-    if single.is_file() and index.is_file():
+    with reading(folder):
+        alone, sharded, names = single.is_file(), index.is_file(), sorted(path.name for path in folder.iterdir())
+    if alone and sharded:
         raise ValueError(f"`source` must hold {SINGLE} or {INDEX}; got both in {folder}. Remove the stale one.")
-    if single.is_file():
+    if alone:
         return (single,)
-    if index.is_file():
+    if sharded:
         return tuple(folder / name for name in sorted(set(_weight_map(index).values())))
-    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+    pickles = [name for name in names if name.endswith(PICKLES)]
     if pickles:
         raise ValueError(refused_pickle(folder / pickles[0]))
     raise FileNotFoundError(f"`source` must hold {SINGLE} or {INDEX}; got {folder} without either. Add the weights.")
@@ -85,8 +92,8 @@ def open_folder(folder: Path) -> SafetensorsFolder:
         for name, stored in _header(path):
             if name in found:
                 raise ValueError(
-                    f"`source` must hold every tensor once; got {name} in {found[name].file.name} and {path.name}. "
-                    f"{CURE}"
+                    f"`source` must hold every tensor once; got {shown(name)} in {found[name].file.name} and "
+                    f"{path.name}. {CURE}"
                 )
             found[name] = stored
     if files[0].name != SINGLE:
@@ -95,17 +102,19 @@ def open_folder(folder: Path) -> SafetensorsFolder:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    try:
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        plain = all(isinstance(file, str) and Path(file).name == file for file in names.values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"`source` must hold an index with a `weight_map`; got {index}. {CURE}") from error
-    if not plain or not names:
-        raise ValueError(f"`source` must hold an index that names files of its folder; got {index}. {CURE}")
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise ValueError(f"`source` must hold an index with a `weight_map`; got {index}. {CURE}")
+    astray = [file for file in names.values() if not (isinstance(file, str) and PLAIN.fullmatch(file))]
+    if astray:
+        raise ValueError(
+            f"`source` must hold an index that names safetensors files of its folder; got {brief(astray[0])} in "
+            f"{index}. {CURE}"
+        )
     missing = sorted({file for file in names.values() if not (index.parent / file).is_file()})
     if missing:
         raise FileNotFoundError(
-            f"`source` must hold every shard of {index.name}; got {index.parent} without {', '.join(missing[:5])}. "
+            f"`source` must hold every shard of {index.name}; got {index.parent} without {some(missing)}. "
             "Fetch the missing files."
         )
     return dict(names)
@@ -117,7 +126,7 @@ def _check_index(index: Mapping[str, str], found: Mapping[str, Stored]) -> None:
         name = astray[0]
         holder = found[name].file.name if name in found else "no shard"
         raise ValueError(
-            f"`source` must hold what its index says; got {name} in {holder}, in the index under "
+            f"`source` must hold what its index says; got {shown(name)} in {holder}, in the index under "
             f"{index.get(name, 'no file')} ({len(astray)} such tensors). {CURE}"
         )
 
@@ -128,7 +137,8 @@ def _header(path: Path) -> Iterator[tuple[str, Stored]]:
             part = file.get_slice(name)
             if part.get_dtype() not in DTYPES:
                 raise ValueError(
-                    f"`source` must hold float32, bfloat16 or float16; got {part.get_dtype()} for {name} in {path}. "
+                    f"`source` must hold float32, bfloat16 or float16; got {part.get_dtype()} for {shown(name)} in "
+                    f"{path}. "
                     "Load the checkpoint that is not quantized."
                 )
             yield name, Stored(path, tuple(part.get_shape()))
@@ -142,8 +152,12 @@ def _opened(path: Path) -> Iterator[Any]:
         raise ImportError(
             f"`source` {path} needs safetensors, which is not installed. pip install rope-jax[hf]."
         ) from (missing)
+    with reading(path), path.open("rb"):
+        pass  # Only to see that it may be read, of which the package says that there is no file.
     try:
         with safe_open(path, framework="numpy") as file:
             yield file
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"`source` must hold whole safetensors files; got {path}: {error}. {CURE}") from error
+        raise ValueError(
+            f"`source` must hold whole safetensors files; got {path}: {shown(str(error))}. {CURE}"
+        ) from error

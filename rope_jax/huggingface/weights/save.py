@@ -18,7 +18,8 @@ from rope_jax.huggingface.weights.matching import Placed, parameter_shapes, tabl
 from rope_jax.huggingface.weights.pretrained import Pretrained
 from rope_jax.huggingface.weights.safetensors_folder import INDEX, SINGLE
 from rope_jax.huggingface.weights.saved_config import saved_config
-from rope_jax.huggingface.weights.tokenizer import FILE
+from rope_jax.huggingface.weights.tokenizer import FILE, check_vocabulary
+from rope_jax.huggingface.weights.whole import appearing, check_parameters, check_parts, checked_target, placing
 
 # What goes along as it is; the tokenizer itself is written from the one in memory.
 _COPIED = (*(name for name in TOKENIZER_FILES if name != FILE), "generation_config.json")
@@ -47,17 +48,26 @@ def save_pretrained(
       version: of the configuration's spelling, as in `to_huggingface`.
 
     Raises:
+      TypeError: no Pretrained, no path.
       FileExistsError: the folder holds something.
-      ValueError: rotary settings that the model type cannot state, a weight beyond float16.
+      OSError: a place that may not be written, or without room.
+      ValueError: parameters that are not those of the decoder's configuration, a tokenizer beyond the vocabulary,
+        rotary settings that the model type cannot state, a weight beyond float16.
 
     Example:
       save_pretrained(replace(model, rope=stretched), "stretched")
     """
-    target = Path(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    target = checked_target("folder", folder)
+    with placing("folder", target):
+        taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
+    if taken:
         raise FileExistsError(f"`folder` must be new or empty; got {target}. Choose another, or remove it.")
+    if isinstance(max_shard_bytes, bool) or not isinstance(max_shard_bytes, int):
+        raise TypeError(f"`max_shard_bytes` must be an integer; got {max_shard_bytes!r}. The usual is 5_000_000_000.")
     if max_shard_bytes < 1:
         raise ValueError(f"`max_shard_bytes` must be at least 1; got {max_shard_bytes}. The usual is 5_000_000_000.")
+    check_parts(model)
+    check_parameters(model.decoder)
     state = nnx.state(model.decoder)
     written = str(model.decoder.embedding[...].dtype) if dtype is None else dtype
     if written not in DTYPES:
@@ -65,24 +75,21 @@ def save_pretrained(
     config = saved_config(model, written, version)
     family = family_of(config)
     placed = table(family, parameter_shapes(state), family.spellings[0])
-    partial = target.absolute().parent / f".{target.name}.partial-{os.getpid()}"
-    partial.mkdir(parents=True)
-    try:
+    check_vocabulary(model.tokenizer, model.decoder.config.vocab, family)
+    text = _json(config)
+    with appearing("folder", target) as partial:
+        partial.mkdir(parents=True)
         _write_weights(partial, placed, nnx.to_pure_dict(state), model, jnp.dtype(written), max_shard_bytes)
-        _write_json(partial / "config.json", config)
         _write_tokenizer(partial, model)
-        if target.exists():
-            target.rmdir()
-        partial.rename(target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        # The last one: without it nothing is taken for a checkpoint.
+        (partial / "config.json").write_text(text, encoding="utf-8")
 
 
 def _write_weights(
     folder: Path, placed: tuple[Placed, ...], parameters: Any, model: Pretrained, dtype: np.dtype, limit: int
 ) -> None:
     try:
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
     except ImportError as missing:
         raise ImportError(
@@ -94,11 +101,17 @@ def _write_weights(
         file = SINGLE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
         heads = model.decoder.config.heads
         tensors = {row.names[layer]: _tensor(row, layer, parameters, heads, dtype) for row, layer in jobs}
-        save_file(tensors, folder / file, metadata={"format": "pt"})
+        try:
+            save_file(tensors, folder / file, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+        # The package keeps others from reading it, whatever the user's mask.
+        (folder / file).chmod(folder.stat().st_mode & 0o666)
         index |= dict.fromkeys(tensors, file)
     if len(shards) > 1:
         total = sum(row.numbers for row in placed) * dtype.itemsize
-        _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(index.items()))})
+        whole = {"metadata": {"total_size": total}, "weight_map": dict(sorted(index.items()))}
+        (folder / INDEX).write_text(_json(whole), encoding="utf-8")
 
 
 def _shards(placed: tuple[Placed, ...], itemsize: int, limit: int) -> Iterator[list[Job]]:
@@ -129,16 +142,19 @@ def _leaf(parameters: Any, path: str) -> Any:
     return parameters
 
 
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, indent=2) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"`model` must have a configuration of JSON values; got {error}. Correct it.") from error
 
 
 def _write_tokenizer(folder: Path, model: Pretrained) -> None:
     if model.tokenizer is not None:
-        model.tokenizer.save(str(folder / FILE))
+        (folder / FILE).write_text(model.tokenizer.to_str(pretty=True), encoding="utf-8")
     try:
         origin = locate(model.source, fetch=False)
-    except (FileNotFoundError, ImportError, ValueError):
+    except (OSError, ImportError, TypeError, ValueError):
         # What the model came from is gone, or was never a folder; what is in memory has been written.
         return
     for name in _COPIED:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from rope_jax.huggingface.weights.wording import brief
+
 ACTIVATIONS: Mapping[str, str] = MappingProxyType(
     {
         "silu": "silu",
@@ -17,6 +19,8 @@ ACTIVATIONS: Mapping[str, str] = MappingProxyType(
         "relu": "relu",
     }
 )
+# Of a size or a position, which are 32-bit integers on every device.
+LARGEST = 2**31 - 1
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -46,8 +50,9 @@ class Settings:
         """A whole number from 1 on; null is absence."""
         found = self.find(key)
         value = self.defaults.get(key) if found is None else found
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"`{key}` must be an integer of at least 1; got {value!r}. Correct the configuration.")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+            rule = "of at most 32 bits" if isinstance(value, int) and value > LARGEST else "of at least 1"
+            raise ValueError(f"`{key}` must be an integer {rule}; got {brief(value)}. Correct the configuration.")
         return value
 
     def maybe_count(self, key: str) -> int | None:
@@ -59,7 +64,7 @@ class Settings:
         value = self.find(key)
         real = isinstance(value, int | float) and not isinstance(value, bool)
         if not real or not math.isfinite(value) or value <= 0:
-            raise ValueError(f"`{key}` must be a number above 0; got {value!r}. Correct the configuration.")
+            raise ValueError(f"`{key}` must be a number above 0; got {brief(value)}. Correct the configuration.")
         return float(value)
 
     def maybe_number(self, key: str) -> float | None:
@@ -71,7 +76,7 @@ class Settings:
         found = self.find(key)
         value = self.defaults.get(key) if found is None else found
         if not isinstance(value, bool):
-            raise TypeError(f"`{key}` must be true or false; got {value!r}. Correct the configuration.")
+            raise TypeError(f"`{key}` must be true or false; got {brief(value)}. Correct the configuration.")
         return value
 
     def activation(self, key: str) -> str:
@@ -79,7 +84,7 @@ class Settings:
         value = self.find(key)
         if not isinstance(value, str) or value not in ACTIVATIONS:
             raise ValueError(
-                f"`{key}` must be one of {', '.join(sorted(ACTIVATIONS))}; got {value!r}. "
+                f"`{key}` must be one of {', '.join(sorted(ACTIVATIONS))}; got {brief(value)}. "
                 "The decoder has no other activation."
             )
         return ACTIVATIONS[value]
@@ -91,12 +96,12 @@ class Settings:
             return None
         if not isinstance(types, list | tuple) or len(types) != layers:
             raise ValueError(
-                f"`layer_types` must list the type of each of {layers} layers; got {types!r}. Complete it."
+                f"`layer_types` must list the type of each of {layers} layers; got {brief(types)}. Complete it."
             )
         unknown = [kind for kind in types if kind not in (FULL, SLIDING)]
         if unknown:
             raise ValueError(
-                f"`layer_types` must hold {FULL} and {SLIDING} alone; got {unknown[0]!r}. "
+                f"`layer_types` must hold {FULL} and {SLIDING} alone; got {brief(unknown[0])}. "
                 "The decoder has no other kind of layer."
             )
         return tuple(types)

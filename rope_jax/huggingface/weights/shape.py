@@ -82,7 +82,17 @@ def turning(rope: ModelRope) -> dict[str, RopeSpec]:
 
 
 def check_rope(rope: ModelRope, config: nn.DecoderConfig) -> None:
-    """Refuse rotary settings that a decoder does not apply as they are meant."""
+    """Refuse rotary settings that a decoder does not apply as they are meant.
+
+    Raises:
+      TypeError: no ModelRope.
+      ValueError: layers, layout, widths, streams or scales that are not the decoder's.
+    """
+    if not isinstance(rope, ModelRope):
+        raise TypeError(
+            f"`rope` must be a ModelRope; got {type(rope).__name__}. "
+            "Put a RopeSpec into one: replace(model.rope, specs={group: spec})."
+        )
     if len(rope.layer_groups) != config.layers:
         raise ValueError(
             f"`rope` must have the {config.layers} layers of the decoder; got {len(rope.layer_groups)}. "
@@ -94,6 +104,7 @@ def check_rope(rope: ModelRope, config: nn.DecoderConfig) -> None:
                 f"`rope` must have the layout {config.layout!r} of the decoder's weights; got {spec.layout!r} for "
                 f"{group!r}. Use replace(spec, layout={config.layout!r})."
             )
+        _check_widths(spec, group, config.attention.head_width)
         if spec.pair_axes is not None:
             raise ValueError(
                 f"`rope` must turn by one stream of positions; got `pair_axes` for {group!r}. "
@@ -106,6 +117,16 @@ def check_rope(rope: ModelRope, config: nn.DecoderConfig) -> None:
                 "RopeSpec.scale_queries."
             )
     of_group(rope, config)
+
+
+def _check_widths(spec: RopeSpec, group: str, width: int) -> None:
+    # A spec that turns the whole of its head, as most made by hand do, may sit in a wider one.
+    known = spec.head_dim if spec.head_dim != spec.rotary_dim else None
+    if spec.rotary_dim > width or known not in (None, width):
+        raise ValueError(
+            f"`rope` must turn heads of the decoder's width {width}; got rotary_dim {spec.rotary_dim} and head_dim "
+            f"{spec.head_dim} for {group!r}. Build the spec with head_dim={width}."
+        )
 
 
 def of_group(rope: ModelRope, config: nn.DecoderConfig) -> dict[str, RopeSpec | None]:

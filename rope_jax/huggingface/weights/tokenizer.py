@@ -1,10 +1,11 @@
 """The tokenizer of a checkpoint."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 from rope_jax.huggingface.weights.families import Family
-from rope_jax.huggingface.weights.matching import some
+from rope_jax.huggingface.weights.wording import shown, some
 
 FILE = "tokenizer.json"
 
@@ -17,7 +18,8 @@ def read_tokenizer(folder: Path) -> Any:
       ValueError: the file is not whole.
     """
     path = folder / FILE
-    if not path.is_file():
+    # A folder, or a link to nothing, is no absence.
+    if not os.path.lexists(path):
         return None
     try:
         from tokenizers import Tokenizer
@@ -29,7 +31,9 @@ def read_tokenizer(folder: Path) -> Any:
         return Tokenizer.from_file(str(path))
     except Exception as error:
         # The package raises plain Exception.
-        raise ValueError(f"`source` must hold a whole {FILE}; got {path}: {error}. Fetch it again.") from error
+        raise ValueError(
+            f"`source` must hold a whole {FILE}; got {path}: {shown(str(error))}. Fetch it again."
+        ) from error
 
 
 def check_vocabulary(tokenizer: Any, vocab: int, family: Family) -> None:

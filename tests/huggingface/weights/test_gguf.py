@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gguf.quants import dequantize, quantize
 
+from rope_jax.huggingface.weights import outline
 from rope_jax.huggingface.weights.gguf import open_gguf
 from tests.huggingface.weights.gguf_files import EMBED, HEAD_DIM, HEADS, KV_HEADS, hugging_face_weights, write_file
 
@@ -109,6 +110,76 @@ def test_truncated_files(tmp_path: Path) -> None:
             ValueError, match=r"must be a whole GGUF file; got .*cut.gguf, which is truncated or damaged"
         ):
             open_gguf(cut)
+
+
+def test_text_that_is_none(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "tiny.gguf", hugging_face_weights(), metadata={"llama.rope.scaling.type": "linear"})
+    path.write_bytes(path.read_bytes().replace(b"linear", b"l\xffnear"))
+    with pytest.raises(
+        ValueError, match=r"must hold metadata that can be read; got .*damaged \('utf-8' codec"
+    ) as caught:
+        open_gguf(path)
+    assert type(caught.value) is ValueError
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("split.no", "x", "`split.no` must be an integer; got 'x'"),
+        ("split.no", 7, "must be the first part of a split file.*got .*, part 8 of 1"),
+        ("split.count", [1], r"`split.count` must be an integer; got \[1\]"),
+        ("split.count", 2, "must be the first part of a split file.*got .*, part 1 of 2"),
+        ("split.tensors.count", True, "`split.tensors.count` must be an integer; got True"),
+        ("split.tensors.count", 3, "`path` must hold all 3 tensors in its parts; got 20"),
+        ("llama.attention.head_count", "four", "`llama.attention.head_count` must be one positive integer .*'four'"),
+        ("llama.attention.head_count", [4, 2], "`llama.attention.head_count` must be one positive integer"),
+        ("llama.rope.freq_base", "far", "`llama.rope.freq_base` must be a number; got 'far'"),
+        ("llama.rope.scaling.factor", True, "`llama.rope.scaling.factor` must be a number; got True"),
+        ("llama.rope.scaling.factor", float("nan"), "`llama.rope.scaling.factor` must be finite; got nan"),
+        ("llama.rope.scaling.attn_factor", "x", "`llama.rope.scaling.attn_factor` must be a number; got 'x'"),
+        ("llama.rope.scale_linear", [1.0], r"`llama.rope.scale_linear` must be a number; got \[1.0\]"),
+        ("llama.rope.scaling.yarn_ext_factor", "x", "`llama.rope.scaling.yarn_ext_factor` must be a number; got 'x'"),
+        ("tokenizer.ggml.eos_token_id", 1.5, "`tokenizer.ggml.eos_token_id` must be an integer; got 1.5"),
+        ("llama.custom", ["x" * 3000], r"`llama.custom` must be a setting of plain.*\.\.\. \(3004 characters\)"),
+    ],
+)
+def test_values_of_another_kind(tmp_path: Path, key: str, value: Any, message: str) -> None:
+    for kind in ("linear", "yarn"):
+        path = write_file(
+            tmp_path / f"{kind}.gguf", hugging_face_weights(), metadata={"llama.rope.scaling.type": kind, key: value}
+        )
+        with pytest.raises((TypeError, ValueError), match=message) as caught:
+            open_gguf(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_more_layers_than_tensors_are_refused_before_they_are_counted_out(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "tiny.gguf", hugging_face_weights(), metadata={"llama.block_count": 2**32 - 1})
+    with pytest.raises(
+        ValueError, match="`num_hidden_layers` must be at most the 20 tensors of the checkpoint; got 42949"
+    ):
+        outline(path)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (
+            {"output.weight": np.ones((40, EMBED), np.int8)},
+            r"must hold floating or quantised tensors; got I8 for output\.weight in",
+        ),
+        (
+            {"rope_freqs.weight": np.ones((2, 2), np.float32)},
+            r"`rope_freqs.weight` must be one .*got shape \(2, 2\) of F32",
+        ),
+        ({"rope_freqs.weight": np.ones(4, np.int32)}, r"`rope_freqs.weight` must be one floating number .*of I32"),
+        ({"a\nb": np.ones(4, np.float32)}, r"must hold the tensors of a plain Llama model; got 'a\\nb' in"),
+    ],
+)
+def test_tensors_of_another_kind(tmp_path: Path, tensors: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        open_gguf(write_file(tmp_path / "tiny.gguf", hugging_face_weights(), tensors=tensors))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"GG", b"PK\x03\x04 a zip file", b"{}"])

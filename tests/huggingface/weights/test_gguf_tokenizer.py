@@ -1,16 +1,14 @@
 """Tokenizers in GGUF metadata: byte-level and sentencepiece BPE, what is added around a text, what is refused."""
 
 import importlib.util
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import pre_tokenizers
 
 from rope_jax.huggingface.weights.gguf import open_gguf
 from rope_jax.huggingface.weights.gguf_tokenizer import SPLITS, gguf_tokenizer
-from rope_jax.huggingface.weights.gguf_vocab import tokenizer_metadata
 from tests.huggingface.weights.gguf_files import hugging_face_weights, write_file
 
 KEY = "tokenizer.ggml."
@@ -127,6 +125,17 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     (byte_level(token_type=[1]), "`tokenizer.ggml.tokens` must be different from each other, with a type each"),
     (byte_level(add_bos_token=True, bos_token_id=None), "`tokenizer.ggml.bos_token_id` must be a token"),
     (sentencepiece(scores=[0.0]), "`tokenizer.ggml.scores` must be one for each of 267 tokens; got 1"),
+    # Of another kind than the key has.
+    (byte_level(pre=["gpt-2"]), r"`tokenizer.ggml.pre` must be one of .*got \['gpt-2'\]"),
+    (byte_level(tokens=3), "`tokenizer.ggml.tokens` must be a list of str; got 3"),
+    (byte_level(token_type="normal"), "`tokenizer.ggml.token_type` must be a list of int; got 'normal'"),
+    (byte_level(merges=[[1, 2]]), r"`tokenizer.ggml.merges` must be a list of str; got \[\[1, 2\]\]"),
+    (byte_level(add_bos_token=1), "`tokenizer.ggml.add_bos_token` must be true or false; got 1"),
+    (byte_level(add_bos_token=True, bos_token_id=True), "`tokenizer.ggml.bos_token_id` must be a token"),
+    (sentencepiece(scores=["a"]), r"`tokenizer.ggml.scores` must be a list of float; got \['a'\]"),
+    (sentencepiece(unknown_token_id=267), "`tokenizer.ggml.unknown_token_id` must be a token; got 267"),
+    (sentencepiece(unknown_token_id=-1), "`tokenizer.ggml.unknown_token_id` must be a token; got -1"),
+    (sentencepiece(add_space_prefix="no"), "`tokenizer.ggml.add_space_prefix` must be true or false; got 'no'"),
 )
 
 
@@ -150,69 +159,6 @@ def test_a_splitting_that_was_not_recorded(tmp_path: Path) -> None:
     opened = open_gguf(path)
     assert opened.warnings == ("`tokenizer.ggml.pre` is absent: text is split by the default rule of llama.cpp.",)
     assert pieces(opened.tokenizer, "abc's") == ["abc", "'", "s"]
-
-
-METADATA = (
-    *(byte_level(pre=name, add_bos_token=True) for name in ("smollm", "llama-bpe", "gpt-2", "qwen2", "default")),
-    *(byte_level(add_eos_token=True), sentencepiece(), sentencepiece(add_bos_token=True, add_space_prefix=False)),
-)
-
-
-@pytest.mark.parametrize("metadata", METADATA, ids=range(len(METADATA)))
-def test_metadata_comes_back(metadata: dict[str, Any]) -> None:
-    tokenizer, _ = gguf_tokenizer(metadata)
-    ends = {"bos_token_id": metadata[f"{KEY}bos_token_id"], "eos_token_id": metadata[f"{KEY}eos_token_id"]}
-    written = tokenizer_metadata(tokenizer, vocab=len(metadata[f"{KEY}tokens"]) + 1, config=ends)
-    # A row without a token has an unused one.
-    assert written[f"{KEY}tokens"].pop() == f"[PAD{len(metadata[f'{KEY}tokens'])}]"
-    assert written[f"{KEY}token_type"].pop() == 5
-    assert f"{KEY}scores" not in metadata or written[f"{KEY}scores"].pop() <= -4
-    for key, value in metadata.items():
-        if key != f"{KEY}scores":
-            assert written[key] == value, key
-    assert json.loads(gguf_tokenizer(written)[0].to_str()) == json.loads(tokenizer.to_str())
-
-
-def test_a_tokenizer_of_hugging_face_comes_back(shared: Path) -> None:
-    folder = shared / "data" / "stories260K"
-    if not folder.is_dir():
-        pytest.skip("reference data: no stories260K")
-    theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    ours, _ = gguf_tokenizer(tokenizer_metadata(theirs, vocab=512, config={}))
-    text = (shared / "data" / "text" / "tinystories_v2_10k_lines.txt").read_text(encoding="utf-8")[:20_000]
-    for part in (text, *HARD):
-        # Before a text that begins with a space, Metaspace puts none and sentencepiece one more.
-        assert ours.encode(part).ids == theirs.encode(" " + part if part.startswith(" ") else part).ids
-        assert ours.decode(ours.encode(part).ids) == part
-
-
-def changed(**parts: Any) -> Any:
-    tokenizer, _ = gguf_tokenizer(byte_level())
-    for name, part in parts.items():
-        setattr(tokenizer, name, part)
-    return tokenizer
-
-
-def test_tokenizers_that_would_be_lost() -> None:
-    splitters = pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel()])
-    two = processors.TemplateProcessing(
-        single="<|begin|> <|end|> $A", special_tokens=[("<|begin|>", 0), ("<|end|>", 1)]
-    )
-    words = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
-    unordered = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2, "ba": 3}, [("b", "a")]))
-    unordered.normalizer, unordered.decoder = normalizers.Replace(" ", "▁"), decoders.Fuse()
-    for tokenizer, message in (
-        (words, "must be BPE to be written as GGUF; got WordLevel"),
-        (changed(pre_tokenizer=splitters), "must split text by a rule that llama.cpp has a name for"),
-        (changed(pre_tokenizer=None), "must be byte-level, or treat spaces as sentencepiece does"),
-        (changed(normalizer=normalizers.Lowercase()), "must split text by a rule that llama.cpp has a name for"),
-        (changed(post_processor=two), r"must add at most one token at each end of a sequence; got \[0, 1\]"),
-        (unordered, "must merge every pair that makes a token"),
-    ):
-        with pytest.raises(ValueError, match=f"`tokenizer` {message}"):
-            tokenizer_metadata(tokenizer, vocab=400, config={})
-    with pytest.raises(ValueError, match="`tokenizer` must have ids below the 9 rows of the embedding; got"):
-        tokenizer_metadata(changed(), vocab=9, config={})
 
 
 SMOLLM2 = {

@@ -119,6 +119,63 @@ def test_tokens_that_do_not_fit_are_refused(model: Pretrained) -> None:
             model.logits(ids, **options)
 
 
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([[1, 2], [3]], "`token_ids` must be rows of one length; got .* pad rows to one length"),
+        ("text", r"`token_ids` must be integers; got dtype <U4\. Pass tokenizer.encode\(text\).ids"),
+        ([0.0, 1.0], "`token_ids` must be integers; got dtype float64"),
+        ([True, False], "`token_ids` must be integers; got dtype bool"),
+        (None, "`token_ids` must be integers; got dtype object"),
+        ([2**40], r"`token_ids` must be integers of 32 bits; got 1099511627776\. Pass tokenizer"),
+        ([-(2**63)], "`token_ids` must be integers of 32 bits; got -9223372036854775808"),
+        ([], r"`token_ids` must be \[batch, seq\] or \[seq\], not empty; got shape \(1, 0\)"),
+    ],
+)
+def test_what_is_no_row_of_tokens(model: Pretrained, ids: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        model.logits(ids)
+    if ids:
+        # Under its own name in one row, too.
+        for row in (IDS, IDS[0]):
+            for argument in ("positions", "segments"):
+                with pytest.raises(
+                    (TypeError, ValueError), match=message.split(" must")[0].replace("token_ids", argument)
+                ):
+                    model.logits(row, **{argument: ids})
+
+
+def test_far_positions_are_as_good_as_near_ones(model: Pretrained) -> None:
+    near = model.logits(IDS)
+    for start in (131_068, 2**24, 10_000_000, 2**31 - 7):
+        np.testing.assert_allclose(model.logits(IDS, np.arange(start, start + 6)), near, atol=1e-4)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_rope_of_the_decoder(model: Pretrained) -> None:
+    spec = rj.RopeSpec(4)
+    cases: tuple[tuple[Any, type[Exception], str], ...] = (
+        (spec, TypeError, "`rope` must be a ModelRope; got RopeSpec"),
+        (rj.YaRN(factor=2.0, original_length=32), TypeError, "`rope` must be a ModelRope; got YaRN"),
+        (spec.schedule(), TypeError, "`rope` must be a ModelRope; got FrequencySchedule"),
+        ("yarn", TypeError, "`rope` must be a ModelRope; got str"),
+        (rj.ModelRope({"all": rj.RopeSpec(8)}, ("all",)), ValueError, "width 4; got rotary_dim 8 and head_dim 8"),
+        (
+            rj.ModelRope({"all": rj.RopeSpec(2, head_dim=8)}, ("all",)),
+            ValueError,
+            "width 4; got rotary_dim 2 and head_",
+        ),
+    )
+    for rope, error, message in cases:
+        for use in (lambda rope: model.logits(IDS, rope=rope), lambda rope: dataclasses.replace(model, rope=rope)):
+            with pytest.raises(error, match=message):
+                use(rope)
+    # A spec that knows nothing of the channels that pass through.
+    assert dataclasses.replace(model, rope=rj.ModelRope({"all": rj.RopeSpec(2)}, ("all",))).rope.layer_groups == (
+        "all",
+    )
+
+
 def test_outline_says_what_loading_gives(model: Pretrained, tmp_path: Path) -> None:
     rj.save_pretrained(model, tmp_path / "saved")
     about, loaded = outline(tmp_path / "saved"), rj.load_pretrained(tmp_path / "saved")

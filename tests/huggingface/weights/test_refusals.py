@@ -1,7 +1,6 @@
 """Checkpoints that are damaged, incomplete or of another kind: one clear line, before a weight is read."""
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,6 @@ UP = "model.layers.1.mlp.up_proj.weight"
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     rj.save_pretrained(random_model("llama"), folder / "one")
-    rj.save_pretrained(random_model("llama"), folder / "many", max_shard_bytes=3000)
     return folder
 
 
@@ -88,6 +86,31 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "quantized": (config(quantization_config={"bits": 4}), r"`quantization_config` must be absent; got"),
     "unknown activation": (config(hidden_act="quick_gelu"), r"`hidden_act` must be one of gelu, .*; got 'quick_gelu'"),
     "zero size": (config(intermediate_size=0), r"`intermediate_size` must be an integer of at least 1; got 0"),
+    "more layers than tensors": (
+        config(num_hidden_layers=2**31),
+        r"`num_hidden_layers` must be at most the 30 tensors of the checkpoint; got 2147483648\. Correct it",
+    ),
+    "more layers in another word": (config(n_layers=1e300), "`n_layers` must be at most the 30 tensors"),
+    "endless size": (config(vocab_size=2**31), "`vocab_size` must be an integer of at most 32 bits; got 2147483648"),
+    "endless number": (config(rms_norm_eps=10**400), "`rms_norm_eps` must be a number that a float can hold; got one"),
+    "slopes": (config(alibi=True), "`alibi` must be absent or false; got True"),
+    "broken name": (
+        tensors(lambda t: t.update({"a\nb\u202e": np.ones(2, np.float32)})),
+        r"nothing else; got .* with 'a\\nb\\u202e'\. Correct",
+    ),
+    "endless name": (
+        tensors(lambda t: t.update({"x" * 3000: np.ones(2, np.float32)})),
+        r"nothing else; got .* with x{200}\.\.\. \(3000 characters\)\. Correct",
+    ),
+    "endless value": (
+        config(quantization_config={"skip": ["layer"] * 1000}),
+        r"`quantization_config` must be absent; got .{200}\.\.\. \(\d+ characters\)\. Load",
+    ),
+    "tokenizer is a folder": (lambda folder: (folder / "tokenizer.json").mkdir(), r"whole tokenizer\.json; got"),
+    "tokenizer is a link to nothing": (
+        lambda folder: (folder / "tokenizer.json").symlink_to(folder / "gone"),
+        r"whole tokenizer\.json; got",
+    ),
     "logit scale": (
         config(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1]}),
         "one stream of positions; got `pair_axes`",
@@ -124,29 +147,6 @@ def test_a_broken_checkpoint_is_one_clear_line(case: str, saved: Path, tmp_path:
         with pytest.raises(ValueError, match=message) as caught:
             opened(folder)
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.usefixtures("unread")
-def test_shards_must_be_there_and_hold_what_the_index_says(saved: Path, tmp_path: Path) -> None:
-    missing = shutil.copytree(saved / "many", tmp_path / "missing")
-    shard = next(missing.glob("model-00002*"))
-    shard.unlink()
-    with pytest.raises(FileNotFoundError, match=rf"every shard of .*; got .* without {shard.name}\. Fetch"):
-        rj.load_pretrained(missing)
-    moved = shutil.copytree(saved / "many", tmp_path / "moved")
-    index = json.loads((moved / "model.safetensors.index.json").read_text(encoding="utf-8"))
-    other = index["weight_map"]["lm_head.weight"]
-    index["weight_map"][UP] = other
-    (moved / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-    with pytest.raises(ValueError, match=rf"what its index says; got {UP} in .*, in the index under {other}"):
-        rj.load_pretrained(moved)
-    index["weight_map"][UP] = "../one/model.safetensors"
-    (moved / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-    with pytest.raises(ValueError, match="names files of its folder"):
-        rj.load_pretrained(moved)
-    (moved / "model.safetensors.index.json").write_text("[", encoding="utf-8")
-    with pytest.raises(ValueError, match="an index with a `weight_map`"):
-        rj.load_pretrained(moved)
 
 
 def test_a_tied_head_must_repeat_the_embedding(tmp_path: Path) -> None:

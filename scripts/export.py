@@ -4,8 +4,7 @@
     python scripts/export.py DIR --for vllm --method "YaRN()" --length 32768
     python scripts/export.py DIR --for gguf --output MODEL.gguf --dtype float16
 
-What a runtime is known to drop is refused in one line that names what would be lost and the cure, and nothing is
-written. What was made goes to stdout (a path, a command, JSON), remarks go to stderr.
+What a runtime is known to drop is refused, naming the loss and the cure. Results go to stdout, remarks to stderr.
 """
 
 import argparse
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from rope_jax.experiment.command import USER_FAULT
 from rope_jax.experiment.methods import parse_method
 from rope_jax.huggingface import from_huggingface, weights
 from rope_jax.huggingface.gguf_rope import rope_metadata
@@ -37,7 +37,6 @@ from rope_jax.huggingface.weights.whole import placing
 from rope_jax.scaling import FrequencyTransform
 from rope_jax.spec import ModelRope
 
-USER_FAULT = 2
 RUNTIMES = {"transformers": "transformers", "vllm": "vLLM", "gguf": "llama.cpp"}
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -117,6 +116,8 @@ def with_method(source: Source, text: str | None, length: int | None) -> tuple[M
     if text is None:
         return source.rope, None
     method, trained = parse_method(text), trained_length(source.config)
+    if not method.frequencies_only:
+        raise ValueError(f"`--method` must edit frequencies alone; got {text!r}. Runtimes take no score maps by name.")
     if trained is None:
         raise ValueError("`max_position_embeddings` must be given, the length it was trained on; got none. Add it.")
     if method.takes_factor and length is None:

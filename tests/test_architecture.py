@@ -33,7 +33,7 @@ MAY_IMPORT = MappingProxyType(
         "huggingface": ("layout", "logit_scales", "positions", "scaling", "scaling.base", "schedule", "spec"),
         "huggingface.weights": ("huggingface", "layout", "nn", "positions", "schedule", "spec"),
         "experiment": (
-            *("attention", "diagnostics", "huggingface", "huggingface.weights", "layout", "nn"),
+            *("attention", "diagnostics", "huggingface", "huggingface.weights", "layout", "logit_scales", "nn"),
             *("phase", "positions", "rotation", "scaling", "scaling.base", "schedule", "spec", "table"),
         ),
     }

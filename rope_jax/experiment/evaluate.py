@@ -14,6 +14,8 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from rope_jax.attention.score_maps import ScoreMap
+
 Unembed = Callable[[Array], Array]
 Schedules = Mapping[str, Any] | None
 
@@ -81,18 +83,37 @@ def token_losses(
 
 
 def scoring_step(graphdef: nnx.GraphDef, chunk: int) -> Callable:
-    """The jitted evaluation step: (params, schedules, tokens [rows, T + 1], positions [1, T]) -> (losses, hits)."""
+    """The jitted evaluation step: (params, schedules, tokens [rows, T + 1], positions [1, T]) -> (losses, hits).
 
-    def step(params: PyTree, schedules: Schedules, tokens: Array, positions: Array) -> tuple[Array, Array]:
+    A score map is part of the program, a query scale [1, T] is data.
+    """
+
+    def step(
+        params: PyTree,
+        schedules: Schedules,
+        tokens: Array,
+        positions: Array,
+        query_scale: Array | None = None,
+        score_map: ScoreMap | None = None,
+    ) -> tuple[Array, Array]:
         model = nnx.merge(graphdef, params)
-        hidden = model.hidden(tokens[:, :-1], schedules, positions=positions)
+        hidden = model.hidden(
+            tokens[:, :-1], schedules, positions=positions, query_scale=query_scale, score_map=score_map
+        )
         return token_scores(hidden, model.unembed, tokens[:, 1:], chunk)
 
-    return jax.jit(step)
+    return jax.jit(step, static_argnames="score_map")
 
 
 def score(
-    step: Callable, params: PyTree, schedules: Schedules, tokens: np.ndarray, rows: int
+    step: Callable,
+    params: PyTree,
+    schedules: Schedules,
+    tokens: np.ndarray,
+    rows: int,
+    *,
+    query_scale: Callable[[Array], Array] | None = None,
+    score_map: ScoreMap | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Losses and hits of every target of every item, `rows` items per call of the step.
 
@@ -102,17 +123,20 @@ def score(
       schedules: what the decoder is called with.
       tokens: int32 [items, length + 1].
       rows: items per call; the last call is filled up with copies, so that one shape is compiled.
+      query_scale: a rule from positions to a factor on queries.
+      score_map: what far keys are rotated by instead.
 
     Returns:
       (losses float64, hits bool), each [items, length].
     """
     items, length = tokens.shape[0], tokens.shape[1] - 1
     positions = jnp.arange(length, dtype=jnp.int32)[None]
+    scale = None if query_scale is None else query_scale(positions)
     outcomes = []
     for start in range(0, items, rows):
         part = tokens[start : start + rows]
         filled = np.concatenate([part, np.repeat(part[-1:], rows - len(part), axis=0)])
-        outcomes.append(jax.device_get(step(params, schedules, filled, positions)))
+        outcomes.append(jax.device_get(step(params, schedules, filled, positions, scale, score_map=score_map)))
     losses = np.concatenate([losses for losses, _ in outcomes])[:items]
     hits = np.concatenate([hits for _, hits in outcomes])[:items]
     return losses.astype(np.float64), hits

@@ -148,7 +148,7 @@ class Laboratory:
         losses, _ = self._scores(cell, schedules, self._questions(cell).tokens)
         tails = losses[:, -trained // 4 :].mean(axis=1)
         gain, stderr = evaluate.paired_gain(truncated, tails)
-        return self._frequencies(schedules) | {
+        return self._rotation(cell, schedules) | {
             "value": float(tails.mean()),
             "count": len(tails) * (trained // 4),
             "mean": float(losses.mean()),
@@ -162,7 +162,7 @@ class Laboratory:
         questions, schedules = self._questions(cell), cell.schedules(self.config, self.subject)
         _, hits = self._scores(cell, schedules, questions.tokens)
         share, whole, by_depth = evaluate.accuracy(hits, questions.weights, questions.depths)
-        return self._frequencies(schedules) | {
+        return self._rotation(cell, schedules) | {
             "value": share,
             "count": int((questions.weights > 0).sum()),
             "keys": len(questions.tokens),
@@ -171,12 +171,15 @@ class Laboratory:
             "by_depth": by_depth,
         }
 
-    def _frequencies(self, schedules: Schedules) -> dict[str, Any]:
-        """What the cell was rotated with."""
+    def _rotation(self, cell: Cell, schedules: Schedules) -> dict[str, Any]:
+        """What the cell was rotated with, and what else it did to scores."""
+        extras = {"score_map": cell.score_map(self.config), "query_scale": cell.query_scale(self.config)}
+        named = {name: repr(extra) for name, extra in extras.items() if extra is not None}
         schedule = self.subject.recorded(schedules)
         if schedule is None:
-            return {"inv_freq": [], "attention_scale": 1.0}
-        return {"inv_freq": schedule.float64().tolist(), "attention_scale": float(schedule.attention_scale)}
+            return {"inv_freq": [], "attention_scale": 1.0, **named}
+        frequencies = {"inv_freq": schedule.float64().tolist(), "attention_scale": float(schedule.attention_scale)}
+        return frequencies | named
 
     def _baseline(self, seed: int, tuned_method: str | None, tuned_factor: float | None, rows: Sequence[Row]) -> Row:
         """The finished truncation baseline of the same weights."""
@@ -190,7 +193,16 @@ class Laboratory:
     def _scores(self, cell: Cell, schedules: Any, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Losses and hits; a shorter length gets more rows a call, so that every call has about as many tokens."""
         rows = self.config.evaluate.batch * self.config.longest // (tokens.shape[1] - 1)
-        return evaluate.score(self._step, self._trained(cell).params, schedules, tokens, rows)
+        score_map, query_scale = cell.score_map(self.config), cell.query_scale(self.config)
+        return evaluate.score(
+            self._step,
+            self._trained(cell).params,
+            schedules,
+            tokens,
+            rows,
+            query_scale=query_scale,
+            score_map=score_map,
+        )
 
     def _questions(self, cell: Cell) -> Questions:
         return self._task(cell.seed).questions(cell.length)

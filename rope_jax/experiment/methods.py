@@ -1,58 +1,23 @@
-"""A scaling method as text: `"YaRN(beta_fast=8)"`, `"chain(NTKAware(), Resonance())"`.
+"""A method as text: `"YaRN(beta_fast=8)"`, `"chain(NTKAware(), Resonance())"`, `"chain(YaRN(), SelfExtend())"`.
 
-The text is read with `ast`, never evaluated: calls of the public transform classes with literal keywords. What a sweep
-knows better than its config (`factor`, `original_length`) is left out of the text and filled in per cell.
+The text is read with `ast`, never evaluated: calls of the public classes with literal keywords. What a sweep knows
+better than its config (`factor`, `original_length`) is left out of the text and filled in per cell.
 """
 
 import ast
 import difflib
-import math
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, Field, dataclass, fields
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import Any
 
+from rope_jax.attention.score_maps import SCORE_MAPS, ScoreMap
+from rope_jax.experiment.calls import KNOWN, LOGIT_SCALES, Call, number, written
 from rope_jax.scaling import METHODS, chain
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-# Turns from which on a pair is left alone. The published 32 belong to 4096 trained tokens: sqrt(4096) / 2. A rule fixed
-# beforehand, the same for all that have the parameter, never chosen on the targets.
-_SCALED_BETA = MappingProxyType({"YaRN": "beta_fast", "DynamicYaRN": "beta_fast", "NTKByParts": "beta"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One transform of a method: the class name and the keywords that were written, as sorted pairs."""
-
-    name: str
-    keywords: tuple[tuple[str, Any], ...]
-
-    @property
-    def accepted(self) -> tuple[str, ...]:
-        """Every keyword that the class takes."""
-        return tuple(field.name for field in _fields(self.name))
-
-    def awaits(self, keyword: str) -> bool:
-        """Whether the class takes `keyword` and the text leaves it out."""
-        return keyword in self.accepted and keyword not in dict(self.keywords)
-
-    def filled(self, factor: float, original_length: int) -> dict[str, Any]:
-        """The keywords with what the sweep fills in."""
-        known: dict[str, Any] = {"original_length": original_length}
-        known["factor"] = 1.0 if self.name.startswith("Dynamic") else factor
-        if self.name in _SCALED_BETA:
-            length = _number(dict(self.keywords).get("original_length", original_length))
-            # A written length that has no root is left to the transform, whose check names it.
-            if length is not None and length > 0:
-                known[_SCALED_BETA[self.name]] = math.sqrt(length) / 2
-        return {name: value for name, value in known.items() if self.awaits(name)} | dict(self.keywords)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A parsed method: its calls in the order in which they edit the schedule.
+    """A parsed method: its calls in the order in which they edit the schedule, a score map or logit scale among them.
 
     Example:
       >>> method = parse_method("YaRN()")
@@ -66,32 +31,41 @@ class Method:
 
     @property
     def takes_factor(self) -> bool:
-        """Whether the factor of a cell changes the transform: some call awaits it (a dynamic one stays at 1)."""
-        return any(call.awaits("factor") and not call.name.startswith("Dynamic") for call in self.calls)
+        """Whether the factor of a cell changes the method: some call awaits it (a dynamic one stays at 1)."""
+        return any(call.follows_factor for call in self.calls)
 
     @property
     def written_factor(self) -> float | None:
         """The first factor that the text writes out, None without one (or with what is no number)."""
-        written = [dict(call.keywords)["factor"] for call in self.calls if "factor" in dict(call.keywords)]
-        return _number(written[0]) if written else None
+        factors = [
+            dict(call.keywords)["factor"]
+            for call in self.calls
+            if call.name in METHODS and "factor" in dict(call.keywords)
+        ]
+        return number(factors[0]) if factors else None
 
     @property
     def needs_length(self) -> bool:
         """Whether the frequencies depend on the length that is evaluated."""
-        return any(METHODS[call.name].needs_length for call in self.calls)
+        return any(call.name in METHODS and METHODS[call.name].needs_length for call in self.calls)
+
+    @property
+    def frequencies_only(self) -> bool:
+        """Whether a schedule says all of it: no score map, no logit scale."""
+        return all(call.name in METHODS for call in self.calls)
 
     @property
     def label(self) -> str:
         """Short name for tables and plots: what was written, without empty parentheses."""
-        return " + ".join(_written(call.name, dict(call.keywords)).removesuffix("()") for call in self.calls)
+        return " + ".join(written(call.name, dict(call.keywords)).removesuffix("()") for call in self.calls)
 
     def text(self, *, original_length: int) -> str:
         """Canonical text: derived keywords written out, the factor and original_length of the cell left out."""
         parts = []
         for call in self.calls:
             filled = call.filled(1.0, original_length)
-            hidden = [name for name in ("factor", "original_length") if call.awaits(name)]
-            parts.append(_written(call.name, {name: filled[name] for name in sorted(filled) if name not in hidden}))
+            hidden = [name for name in call.of_the_cell if call.awaits(name)]
+            parts.append(written(call.name, {name: filled[name] for name in sorted(filled) if name not in hidden}))
         return _joined(parts)
 
     def transform(self, *, factor: float, original_length: int) -> Callable[..., Any]:
@@ -104,17 +78,20 @@ class Method:
         Raises:
           ValueError: a keyword without a default is neither written nor filled in, or a value breaks a rule.
         """
-        built = []
-        for call in self.calls:
-            keywords = call.filled(factor, original_length)
-            missing = [field.name for field in _fields(call.name) if _required(field) and field.name not in keywords]
-            if missing:
-                raise ValueError(
-                    f"`methods` must give every keyword that has no default; got {call.name} without "
-                    f"{', '.join(missing)}. Write {call.name}({missing[0]}=...)."
-                )
-            built.append(METHODS[call.name](**keywords))
-        return built[0] if len(built) == 1 else chain(*built)
+        built = [call.built(METHODS, factor, original_length) for call in self.calls if call.name in METHODS]
+        return chain(*built) if len(built) != 1 else built[0]
+
+    def score_map(self, *, factor: float, original_length: int) -> ScoreMap | None:
+        """The score map for one cell, None without one; arguments and errors as in `transform`."""
+        calls = [call for call in self.calls if call.name in SCORE_MAPS]
+        if not calls or calls[0].idle(factor, original_length):
+            return None
+        return calls[0].built(SCORE_MAPS, factor, original_length)
+
+    def query_scale(self, *, original_length: int) -> Callable[[Any], Any] | None:
+        """The rule that scales queries by position, None without one."""
+        rules = [call.built(LOGIT_SCALES, 1.0, original_length) for call in self.calls if call.name in LOGIT_SCALES]
+        return rules[0] if rules else None
 
 
 def parse_method(text: str) -> Method:
@@ -123,14 +100,15 @@ def parse_method(text: str) -> Method:
     text = Name(keyword=literal, ...) | chain(text, ...)
 
     Args:
-      text: a call of a class in `rope_jax.scaling.METHODS`; keyword values are numbers, True, False, None, strings, or
+      text: a call of a scaling method, a score map or `LogN`, or a chain with at most one of the latter two; keyword
+        values are numbers, True, False, None, strings, or
         tuples and lists of numbers.
 
     Returns:
       The method, with nothing filled in yet.
 
     Raises:
-      ValueError: not such an expression; an unknown class or keyword (the nearest known one is named).
+      ValueError: not such an expression; an unknown class or keyword (the nearest known one is named); two score maps.
 
     Example:
       >>> [call.name for call in parse_method("chain(NTKAware(), Resonance())").calls]
@@ -142,7 +120,13 @@ def parse_method(text: str) -> Method:
         raise ValueError(
             f"`methods` must hold expressions such as 'YaRN(beta_fast=8)'; got {text!r}. Close every parenthesis."
         ) from None
-    return Method(calls=tuple(_calls(node, text)))
+    calls = tuple(_calls(node, text))
+    for kinds, what in ((SCORE_MAPS, "score map"), (LOGIT_SCALES, "logit scale")):
+        names = [call.name for call in calls if call.name in kinds]
+        if len(names) > 1:
+            got = f"{' and '.join(names)} in {text!r}"
+            raise ValueError(f"`chain` must hold at most one {what}; got {got}. Leave one out.")
+    return Method(calls=calls)
 
 
 def _calls(node: ast.expr, text: str) -> list[Call]:
@@ -159,10 +143,10 @@ def _calls(node: ast.expr, text: str) -> list[Call]:
                 f"`chain` must be given transforms only; got a keyword in {text!r}. Give it to a transform."
             )
         return [call for part in node.args for call in _calls(part, text)] or [Call(name="Identity", keywords=())]
-    if name not in METHODS:
+    if name not in KNOWN:
         raise ValueError(
-            f"`methods` must name known transforms; got {name!r} in {text!r}. "
-            f"Did you mean {_nearest(name, [*METHODS, 'chain'])!r}?"
+            f"`methods` must name known methods; got {name!r} in {text!r}. "
+            f"Did you mean {_nearest(name, [*KNOWN, 'chain'])!r}?"
         )
     if node.args:
         raise ValueError(f"`{name}` must be given keywords only; got {text!r}. Write {name}(keyword=value).")
@@ -193,32 +177,9 @@ def _keyword(name: str, keyword: ast.keyword, text: str) -> tuple[str, Any]:
     return keyword.arg, value
 
 
-def _fields(name: str) -> tuple[Field[Any], ...]:
-    """The keywords that a class takes."""
-    return fields(cast(type["DataclassInstance"], METHODS[name]))
-
-
-def _number(value: Any) -> float | None:
-    """A finite number as a float, None for anything else."""
-    if type(value) not in (int, float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
-def _required(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
-
-
 def _nearest(name: str, known: Iterable[str]) -> str:
     return max(known, key=lambda other: difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio())
 
 
 def _joined(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"chain({', '.join(parts)})"
-
-
-def _written(name: str, keywords: dict[str, Any]) -> str:
-    return f"{name}({', '.join(f'{keyword}={value!r}' for keyword, value in keywords.items())})"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from rope_jax.attention.score_maps import ScoreMap
 from rope_jax.experiment.config import ExperimentConfig
 from rope_jax.experiment.export import exported_rope
 from rope_jax.experiment.methods import Method, parse_method
@@ -54,6 +55,14 @@ class Cell:
         """What the decoder is called with: layer group -> schedule."""
         return subject.schedules(self.transform(config), length=length or self.length)
 
+    def score_map(self, config: ExperimentConfig) -> ScoreMap | None:
+        """What far keys are rotated by instead, None for their own distance."""
+        return self.calls.score_map(factor=self.factor, original_length=config.train.length)
+
+    def query_scale(self, config: ExperimentConfig) -> Callable[[Any], Any] | None:
+        """The rule that scales queries by position."""
+        return self.calls.query_scale(original_length=config.train.length)
+
     def tuned_transform(self, config: ExperimentConfig) -> Callable[..., FrequencySchedule]:
         """The frequency transform that the weights of the cell are tuned with."""
         return self.calls.transform(factor=self.tuned_factor or 1.0, original_length=config.train.length)
@@ -85,6 +94,8 @@ def plan(config: ExperimentConfig, subject: Subject | None = None) -> list[Cell]
     for cell in cells.values():
         try:
             cell.schedules(config, subject)
+            cell.score_map(config)
+            cell.query_scale(config)
             if config.finetune.export and cell.metric == "training":
                 to_huggingface(exported_rope(subject, cell.tuned_transform(config)))
         except (TypeError, ValueError, OverflowError) as error:
@@ -206,6 +217,11 @@ def _check(config: ExperimentConfig, subject: Subject) -> None:
                         f"`{table}.methods` must differ; got {first!r} and {written!r}, both {text}. Delete one."
                     )
             seen.append((method, text, written))
+            if table == "finetune" and not method.frequencies_only:
+                raise ValueError(
+                    f"`finetune.methods` must edit frequencies alone; got {written!r}. Score maps and logit scales are "
+                    "for sweep.methods, on weights that they did not train."
+                )
             if text != "Identity()" and not subject.extended:
                 raise ValueError(
                     f"`{table}.methods` must reach a rotated layer whose window exceeds train.length; got "

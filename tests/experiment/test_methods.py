@@ -102,7 +102,7 @@ def test_who_takes_the_factor_of_the_cell(text, takes, written):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Yarn()", r"known transforms; got 'Yarn'.*'YaRN'"),
+        ("Yarn()", r"known methods; got 'Yarn'.*'YaRN'"),
         ("PositionInterpolatoin()", "'PositionInterpolation'"),
         ("chian(YaRN())", "'chain'"),
         ("YaRN(beta_slo=1)", r"known keywords; got 'beta_slo'.*'beta_slow'"),

@@ -43,7 +43,7 @@ bench: $(run) ## speed and memory on this machine
 	$(python) scripts/bench.py $(ARGS)
 
 parity: $(parity) ## compare with transformers and torch (a large download)
-	$(python) -m pytest -m "" tests/parity $(ARGS)
+	$(python) -m pytest $(workers) -m "" tests/parity $(ARGS)
 
 clean: ## remove .venv, caches and build outputs; results in runs/ stay
 	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from rope_jax.attention import kernels
 from rope_jax.attention.base import Request
+from rope_jax.attention.xla import no_argument
 from rope_jax.positions import is_traced
 
 HALF = (jnp.bfloat16, jnp.float16)
@@ -53,12 +54,8 @@ def _beyond_arguments(request: Request) -> str | None:
         return "it computes in bfloat16 and float16 only"
     if request.q_segments is not None:
         return "its mask has no segments, one row is one document"
-    if request.softcap is not None:
-        return "a softcap acts on the logits before the softmax, where jax.nn.dot_product_attention has no hook"
-    if request.sinks is not None:
-        return "jax.nn.dot_product_attention has no logit beside the keys for a sink"
-    if request.v.shape[-1] != request.q.shape[-1]:
-        return "jax.nn.dot_product_attention needs values as wide as the keys"
+    if (refusal := no_argument(request)) is not None:
+        return refusal
     if request.q.shape[-1] % 8:
         return "it needs heads whose width is a multiple of 8"
     return None

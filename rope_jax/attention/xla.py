@@ -11,14 +11,21 @@ from jaxtyping import Array
 from rope_jax.attention.base import Request, distances, separated
 
 
-def refuses(request: Request) -> str | None:
-    """What `jax.nn.dot_product_attention` has no argument for."""
+def no_argument(request: Request) -> str | None:
+    """What `jax.nn.dot_product_attention` has no argument for, however it computes."""
     if request.softcap is not None:
         return "a softcap acts on the logits before the softmax, where jax.nn.dot_product_attention has no hook"
     if request.sinks is not None:
         return "jax.nn.dot_product_attention has no logit beside the keys for a sink"
     if request.v.shape[-1] != request.q.shape[-1]:
         return "jax.nn.dot_product_attention needs values as wide as the keys"
+    return None
+
+
+def refuses(request: Request) -> str | None:
+    """What cannot be asked of it, and regions."""
+    if (refusal := no_argument(request)) is not None:
+        return refusal
     if request.band is not None:
         return "its log-sum-exp carries no gradient, and regions are merged by theirs"
     return None

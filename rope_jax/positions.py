@@ -31,14 +31,15 @@ def check_positions(positions: object, argument: str = "positions") -> Int32[Arr
 
     Raises:
       TypeError: the dtype is not an integer (floating positions lose whole tokens; booleans are masks).
-      ValueError: a known position is beyond +-(2^31 - 1). Traced 64-bit and unsigned ones wrap unchecked.
+      ValueError: a known position is beyond +-(2^31 - 1), or lists are no rows of one length. Traced 64-bit and
+        unsigned ones wrap unchecked.
 
     Example:
       >>> check_positions([0, 1, 2]).dtype
       dtype('int32')
     """
     if not is_traced(positions):
-        positions = positions if isinstance(positions, jax.Array) else np.asarray(positions)
+        positions = positions if isinstance(positions, jax.Array) else _host_array(positions, argument)
     dtype = positions.dtype  # type: ignore[attr-defined]
     if not jnp.issubdtype(dtype, jnp.integer):
         raise TypeError(
@@ -56,6 +57,20 @@ def check_positions(positions: object, argument: str = "positions") -> Int32[Arr
         # NumPy converts before jax sees the array: jax would warn about, or wrap, 64-bit integers.
         positions = host.astype(np.int32)
     return jnp.asarray(positions).astype(jnp.int32)  # type: ignore[arg-type]
+
+
+def _host_array(values: object, argument: str) -> np.ndarray:
+    """Known integers as NumPy has them; an empty list holds nothing that is no integer."""
+    if isinstance(values, np.ndarray):
+        return values
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(
+            f"`{argument}` must be rows of one length; got rows of different lengths. "
+            "Pad them: padded_positions(mask) marks padding."
+        ) from None
+    return array if array.size else array.astype(np.int32)
 
 
 def padded_positions(mask: Bool[Array | np.ndarray, "batch seq"]) -> Int32[Array, "batch seq"]:
@@ -172,10 +187,11 @@ def streaming_positions(
     positions = check_positions(positions)
     _check_rows(positions, "positions")
     for name, value, least in (("sinks", sinks, 0), ("window", window, 1)):
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
             raise TypeError(f"`{name}` must be an integer; got {value!r}. Count tokens.")
         if not least <= value <= LARGEST_POSITION:
             raise ValueError(f"`{name}` must be from {least} to 2^31 - 1; got {value}. Count tokens.")
+    sinks, window = int(sinks), int(window)
     newest = jnp.max(positions, axis=1, keepdims=True)
     # The first position of the window: t + 1 - window, in an order that int32 can hold.
     recent = newest - (window - 1)

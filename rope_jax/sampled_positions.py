@@ -44,8 +44,9 @@ def pose_positions(
     index = padded_positions(mask)
     batch, seq = index.shape
     _check_length(length, seq)
-    if isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1:
+    if isinstance(chunks, bool) or not isinstance(chunks, int | np.integer) or chunks < 1:
         raise ValueError(f"`chunks` must be a whole number from 1 on; got {chunks!r}. The usual number is 2.")
+    length, chunks = int(length), int(chunks)
     count = jnp.max(index, axis=1) + 1
     most = jnp.maximum((count + 1) // chunks, 1)
     start, skip, skips = jnp.zeros_like(count), jnp.zeros_like(count), jnp.zeros_like(index)
@@ -99,7 +100,7 @@ def random_positions(
 
 
 def _check_length(length: Any, seq: int) -> None:
-    if isinstance(length, bool) or not isinstance(length, int):
+    if isinstance(length, bool) or not isinstance(length, int | np.integer):
         raise TypeError(f"`length` must be an integer; got {length!r}. It is the target, in tokens.")
     if not seq <= length <= LARGEST_POSITION:
         raise ValueError(

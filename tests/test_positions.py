@@ -55,6 +55,11 @@ class TestCheckPositions:
             with pytest.raises(TypeError, match=r"`positions` must be integers"):
                 jax.jit(rj.check_positions)(jnp.zeros(3, dtype))
 
+    def test_lists_are_rows_of_one_length(self):
+        with pytest.raises(ValueError, match=r"`token_ids` must be rows of one length; got rows of different lengths"):
+            rj.check_positions([[1, 2], [3]], "token_ids")
+        assert rj.check_positions([[]]).shape == (1, 0)
+
     def test_the_argument_is_named(self):
         with pytest.raises(TypeError, match=r"`kv_positions` must"):
             rj.check_positions(np.array([0.5]), argument="kv_positions")
@@ -179,3 +184,6 @@ class TestStreamingPositions:
         counts: dict[str, Any] = {"sinks": 1, "window": 2, named: 1.0}
         with unchecked(), pytest.raises(TypeError, match=rf"`{named}` must be an integer"):
             streaming_positions(jnp.arange(3)[None], **counts)
+        counts = {"sinks": np.int64(1), "window": np.int32(2)}
+        with unchecked():
+            assert streaming_positions(jnp.arange(6)[None], **counts).tolist() == [[0, -1, -1, -1, 1, 2]]

@@ -114,3 +114,10 @@ def test_less_than_a_chunk_is_refused():
 def test_targets_reach_as_far_as_positions():
     positions = DRAWS["pose"](FULL, length=2**31 - 1, rng=jax.random.key(6))
     assert np.all(steps(positions) >= 1) and int(positions.max()) > 2**30
+
+
+def test_counts_of_numpy_are_counts():
+    counts: dict[str, Any] = {"length": np.int64(LENGTH), "chunks": np.int32(2)}
+    with unchecked():
+        positions = pose_positions(FULL, rng=jax.random.key(3), **counts)
+    np.testing.assert_array_equal(positions, DRAWS["pose"](FULL, length=LENGTH, rng=jax.random.key(3), chunks=2))

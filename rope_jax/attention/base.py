@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
+from rope_jax.attention.token_order import Dealing
+
 ORDERS = ("any", "increasing", "contiguous")
 
 
@@ -29,6 +31,20 @@ class Band(NamedTuple):
         return inside if self.high is None else inside & (apart < self.high)
 
 
+class Shard(NamedTuple):
+    """Which tokens of the row the queries are, where the keys are all of them, in the order they were dealt out.
+
+    Attributes:
+      axis: the mesh axis, inside `jax.shard_map`, whose index is that of the shard.
+      number: shards of the row.
+      dealing: how the tokens were dealt out, as in `dealt`.
+    """
+
+    axis: str
+    number: int
+    dealing: Dealing
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """One call of `attend`, checked: backends read it and check nothing.
@@ -43,6 +59,7 @@ class Request:
       scale: a Python number, or float32 of shape [] or [heads].
       order: one of `ORDERS`, what the caller promises of the positions.
       band: for one region of a score map, the pairs that are its own; None: all.
+      shard: for the queries of one shard and the keys of all; `order` then speaks of the whole row, undealt.
     """
 
     q: Float[Array, "batch q heads head_dim"]
@@ -59,6 +76,7 @@ class Request:
     scale: float | Float32[Array, ""] | Float32[Array, "heads"]
     order: str
     band: Band | None = None
+    shard: Shard | None = None
 
     @property
     def out_dtype(self) -> np.dtype:

@@ -37,7 +37,18 @@ def refuses(request: Request) -> str | None:
 
 def attention(request: Request) -> tuple[Array, Array]:
     """Result and log-sum-exp, in memory that grows linearly with the length."""
-    tokens = Tokens(
+    tokens = tokens_of(request)
+    side = block_side(request.q.shape[0] * request.q.shape[2])
+    setting = Setting(request.softcap, side, side, request.out_dtype)
+    logits = Logits(request.head_scale(), request.slopes, request.sinks)
+    # NaN in all heads, as in the other backends: a lone NaN or infinity would spoil its own head, or none.
+    q = jnp.where(unusable(request.q)[..., None, None], jnp.nan, request.q)
+    return _attention(setting, *tiles.varying_alike((q, request.k, request.v, logits, tokens)))
+
+
+def tokens_of(request: Request) -> Tokens:
+    """Where the tokens stand, and what limits who sees whom."""
+    return Tokens(
         token_positions(request.q_positions, request.q_segments),
         token_positions(request.kv_positions, request.kv_segments),
         request.q_segments,
@@ -45,12 +56,6 @@ def attention(request: Request) -> tuple[Array, Array]:
         None if request.window is None else jnp.asarray(request.window, jnp.int32),
         None if request.band is None else jax.tree.map(partial(jnp.asarray, dtype=jnp.int32), request.band),
     )
-    side = block_side(request.q.shape[0] * request.q.shape[2])
-    setting = Setting(request.softcap, side, side, request.out_dtype)
-    logits = Logits(request.head_scale(), request.slopes, request.sinks)
-    # NaN in all heads, as in the other backends: a lone NaN or infinity would spoil its own head, or none.
-    q = jnp.where(unusable(request.q)[..., None, None], jnp.nan, request.q)
-    return _attention(setting, *tiles.varying_alike((q, request.k, request.v, logits, tokens)))
 
 
 def block_side(rows: int) -> int:
@@ -63,18 +68,18 @@ def block_side(rows: int) -> int:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(setting: Setting, q: Array, k: Array, v: Array, logits: Logits, tokens: Tokens) -> tuple[Array, Array]:
-    return _forward(setting, q, k, v, logits, tokens)
+    return forward(setting, q, k, v, logits, tokens)
 
 
 def _saving(setting: Setting, q: Array, k: Array, v: Array, logits: Logits, tokens: Tokens) -> Any:
     """The result, and what the backward pass needs."""
-    out, lse = _forward(setting, q, k, v, logits, tokens)
+    out, lse = forward(setting, q, k, v, logits, tokens)
     return (out, lse), (q, k, v, logits, tokens, out, lse)
 
 
 # Compiled here, so that a call outside jit compiles once and not once per call.
 @partial(jax.jit, static_argnums=0)
-def _forward(setting: Setting, q: Array, k: Array, v: Array, logits: Logits, tokens: Tokens) -> tuple[Array, Array]:
+def forward(setting: Setting, q: Array, k: Array, v: Array, logits: Logits, tokens: Tokens) -> tuple[Array, Array]:
     """The result and the log-sum-exp, one block of queries after another."""
     batch, seq, heads, _ = q.shape
     kv_heads, v_dim = v.shape[2:]

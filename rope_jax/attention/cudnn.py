@@ -50,6 +50,8 @@ def refuses(request: Request) -> str | None:
 
 def _beyond_arguments(request: Request) -> str | None:
     """What `jax.nn.dot_product_attention` cannot be told."""
+    if request.shard is not None:
+        return "its mask counts queries and keys from the same token, and a shard's queries begin later"
     if request.q.dtype not in HALF:
         return "it computes in bfloat16 and float16 only"
     if request.q_segments is not None:
@@ -64,8 +66,8 @@ def _beyond_arguments(request: Request) -> str | None:
 def attention(request: Request) -> tuple[Array, Array]:
     """Result and log-sum-exp."""
     real = (request.q_positions >= 0).astype(jnp.int32)
-    spoiled = kernels.spoiled_rows(request, real)
-    q, k, v = kernels.cleaned(request, real)
+    spoiled = kernels.spoiled_rows(request, real, real)
+    q, k, v = kernels.cleaned(request, real, real)
     scale = request.scale
     if not isinstance(scale, float):
         # The kernel takes one Python number: a scale that is an array is multiplied in.

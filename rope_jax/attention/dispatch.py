@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from rope_jax.attention import chunked, cudnn, kernels, reference, splash, validation, xla
+from rope_jax.attention import chunked, cudnn, kernels, reference, splash, xla
 from rope_jax.attention.base import Backend, Request
-from rope_jax.attention.order import check_order, check_order_name
+from rope_jax.attention.order import check_order
 from rope_jax.attention.regions import Region, check_regions, merged
+from rope_jax.attention.request import checked
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {"reference": reference, "xla": xla, "chunked": chunked, "splash": splash, "cudnn": cudnn}
@@ -79,35 +79,32 @@ def attend(
       >>> attend(q, k, v, q_positions=jnp.array([[2]]), kv_positions=jnp.array([[0, 1, 2]])).shape
       (1, 1, 2, 4)
     """
-    q, k, v = validation.check_heads(q, k, v)
-    heads, head_dim = q.shape[2:]
-    validation.check_both_segments(q_segments, kv_segments)
-    # Positions that are known stay known inside jit, where they would turn into tracers before `order` is checked.
-    with jax.ensure_compile_time_eval():
-        q_tokens = validation.check_tokens(q_positions, q_segments, "q", q)
-        kv_tokens = validation.check_tokens(kv_positions, kv_segments, "kv", k)
-    check_order_name(order)
-    request = Request(
-        q=q,
-        k=k,
-        v=v,
-        q_positions=q_tokens[0],
-        kv_positions=kv_tokens[0],
-        q_segments=q_tokens[1],
-        kv_segments=kv_tokens[1],
-        window=validation.check_window(window),
-        softcap=validation.check_softcap(softcap),
-        sinks=validation.check_per_head(sinks, "sinks", heads),
-        slopes=validation.check_per_head(slopes, "slopes", heads),
-        scale=validation.check_scale(scale, heads, head_dim),
+    request = checked(
+        q,
+        k,
+        v,
+        q_positions=q_positions,
+        kv_positions=kv_positions,
+        q_segments=q_segments,
+        kv_segments=kv_segments,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+        slopes=slopes,
+        scale=scale,
         order=order,
     )
     check_order(request)
-    if regions is None:
-        return chosen(request, backend).attention(request)[0]
-    parts = check_regions(regions, request)
+    parts = (request,) if regions is None else check_regions(regions, request)
+    return answered(parts, request.sinks, backend)
+
+
+def answered(parts: Sequence[Request], sinks: Array | None, backend: str) -> Array:
+    """The result for a request by itself, or for the regions of one, merged."""
     server = chosen(parts[0], backend)
-    return merged([server.attention(part) for part in parts], request.sinks)[0].astype(q.dtype)
+    if parts[0].band is None:
+        return server.attention(parts[0])[0]
+    return merged([server.attention(part) for part in parts], sinks)[0].astype(parts[0].q.dtype)
 
 
 def chosen(request: Request, backend: str) -> Backend:

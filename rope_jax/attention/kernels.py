@@ -21,7 +21,7 @@ def beyond_index(request: Request) -> str | None:
     """What a mask by index cannot say, or a kernel cannot be told, as the end of a sentence."""
     if request.order == "any":
         return 'its mask goes by index, which needs order="increasing" or "contiguous"'
-    if request.q.shape[1] != request.k.shape[1]:
+    if request.q.shape[1] * (1 if request.shard is None else request.shard.number) != request.k.shape[1]:
         return "its mask goes by index, which needs queries and keys that are the same tokens"
     if is_traced(request.window):
         return "its mask is fixed when the program is compiled, so it needs a `window` that is known then"
@@ -84,30 +84,37 @@ def padding_known_absent(request: Request) -> bool:
     return known and bool(np.all(np.asarray(request.q_positions) >= 0))
 
 
-def spoiled_rows(request: Request, segments: Int32[Array, "rows seq"]) -> Bool[Array, "batch seq"]:
-    """Which rows see a NaN or an infinity, or hold one; `segments` is 0 for padding.
+def spoiled_rows(
+    request: Request, segments: Int32[Array, "rows q"], kv_segments: Int32[Array, "rows kv"]
+) -> Bool[Array, "batch q"]:
+    """Which rows see a NaN or an infinity, or hold one; segments are 0 for padding.
 
     Searched, query by query, only where there is such a token at all.
     """
-    real = segments != 0
-    bad = (unusable(request.k) | unusable(request.v)) & real
-    tokens = [jnp.broadcast_to(x, bad.shape) for x in (jnp.where(real, request.q_positions, -1), segments)]
+    bad = (unusable(request.k) | unusable(request.v)) & (kv_segments != 0)
+    bad_q = unusable(request.q) & (segments != 0)
+    queries = [jnp.broadcast_to(x, bad_q.shape).T for x in (request.q_positions, segments)]
+    keys = [
+        jnp.broadcast_to(x, bad.shape) for x in (jnp.where(kv_segments != 0, request.kv_positions, -1), kv_segments)
+    ]
 
     def search(bad: Array) -> Array:
         def sees_bad(token: tuple[Array, Array]) -> Array:
             position, segment = (x[:, None] for x in token)
-            seen = sees(position, tokens[0], request.window, segment == tokens[1])
+            seen = sees(position, keys[0], request.window, segment == keys[1])
             return jnp.any(seen & bad, axis=1)
 
-        return jax.lax.map(sees_bad, (tokens[0].T, tokens[1].T), batch_size=128).T
+        return jax.lax.map(sees_bad, tuple(queries), batch_size=128).T & (segments != 0)
 
-    seen = jax.lax.cond(jnp.any(bad), search, jnp.zeros_like, bad)
-    return (seen | unusable(request.q)) & real
+    seen = jax.lax.cond(jnp.any(bad), search, lambda bad: jnp.zeros_like(bad_q), bad)
+    return seen | bad_q
 
 
-def cleaned(request: Request, segments: Int32[Array, "rows seq"]) -> tuple[Array, Array, Array]:
+def cleaned(
+    request: Request, segments: Int32[Array, "rows q"], kv_segments: Int32[Array, "rows kv"]
+) -> tuple[Array, Array, Array]:
     """q, k and v in float32 with padding and unusable tokens zeroed, and no gradient passed on to those."""
-    dropped = (segments == 0) | unusable(request.k) | unusable(request.v)
+    dropped = (kv_segments == 0) | unusable(request.k) | unusable(request.v)
     q_dropped = (segments == 0) | unusable(request.q)
     sides = ((request.q, q_dropped), (request.k, dropped), (request.v, dropped))
     q, k, v = (jnp.where(drop[..., None, None], 0.0, x.astype(jnp.float32)) for x, drop in sides)

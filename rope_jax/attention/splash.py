@@ -11,7 +11,9 @@ gradient.
 Reference: arXiv 2205.14135 (blocks and recomputation).
 """
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,7 @@ from jaxtyping import Array
 
 from rope_jax.attention import kernels
 from rope_jax.attention.base import Request, token_positions
+from rope_jax.attention.token_order import restored
 
 INTERPRET = False
 """Whether the kernel is emulated instead of compiled: very slow, for tests on machines without a TPU."""
@@ -35,7 +38,7 @@ def refuses(request: Request) -> str | None:
         return refusal
     if request.q.dtype == jnp.float16:
         return "it computes in float32 and bfloat16 only"
-    if request.q.shape[1] > LONGEST:
+    if request.q.shape[1] * request.k.shape[1] > LONGEST**2:
         return f"it takes rows of {LONGEST} tokens at most"
     if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         return "its indices are 32 bits wide, so jax_enable_x64 must be off"
@@ -51,19 +54,20 @@ def attention(request: Request) -> tuple[Array, Array]:
     # Here, since it brings in Pallas, which costs every import of this package a third of a second.
     from rope_jax.attention import splash_kernel
 
+    request = _keys_in_order(request)
     batch, seq = request.q.shape[:2]
-    segments = _segments(request)
-    spoiled = kernels.spoiled_rows(request, segments)
-    q, k, v = kernels.cleaned(request, segments)
+    ids, kv_ids = _segments(request)
+    spoiled = kernels.spoiled_rows(request, ids, kv_ids)
+    q, k, v = kernels.cleaned(request, ids, kv_ids)
     q = q * request.head_scale()[None, None, :, None]
-    block = block_side(seq)
-    setting = splash_kernel.Setting(_window(request), request.softcap, block, INTERPRET)
-    ids = None if kernels.padding_known_absent(request) else _padded(segments, block)
+    block, length = block_side(seq), request.k.shape[1]
+    setting = splash_kernel.Setting(_window(request), request.softcap, block, INTERPRET, length, request.shard)
+    both = None if kernels.padding_known_absent(request) else (_padded(ids, block), _padded(kv_ids, block))
     heads = tuple(_padded(x.astype(request.q.dtype), block).transpose(0, 2, 1, 3) for x in (q, k, v))
-    real = jnp.broadcast_to(segments != 0, (batch, seq))
-    out = splash_kernel.result(setting, *heads, ids, request.sinks).transpose(0, 2, 1, 3)[:, :seq]
+    real = jnp.broadcast_to(ids != 0, (batch, seq))
+    out = splash_kernel.result(setting, *heads, both, request.sinks).transpose(0, 2, 1, 3)[:, :seq]
     out = jnp.where(real[..., None, None], out, 0)
-    lse = kernels.without_gradient(partial(splash_kernel.log_sum_exp, setting), *heads, ids, request.sinks)
+    lse = kernels.without_gradient(partial(splash_kernel.log_sum_exp, setting), *heads, both, request.sinks)
     nothing = jnp.float32(-jnp.inf) if request.sinks is None else request.sinks[None, None]
     lse = jnp.where(real[..., None], lse.transpose(0, 2, 1)[:, :seq], nothing)
     out = jnp.where(spoiled[..., None, None], jnp.nan, out)
@@ -80,16 +84,39 @@ def block_side(seq: int) -> int:
 
 def _window(request: Request) -> int | None:
     """The window, or None where it covers the whole row."""
-    if request.window is None or int(request.window) >= request.q.shape[1]:
+    if request.window is None or int(request.window) >= request.k.shape[1]:
         return None
     return int(request.window)
 
 
-def _segments(request: Request) -> Array:
-    """One id per token, [batch or 1, seq]; padding is segment 0, which sees itself alone and is zeroed afterwards."""
-    padding = token_positions(request.q_positions, request.q_segments) < 0
-    ids = jnp.ones_like(padding, jnp.int32) if request.q_segments is None else request.q_segments
-    return jnp.where(padding, 0, ids)
+def _keys_in_order(request: Request) -> Request:
+    """The keys of a row that was dealt out, back in the order that the kernel counts them in."""
+    shard = request.shard
+    if shard is None or shard.dealing == "contiguous":
+        return request
+    number = 2 * shard.number
+    places = restored(number, shard.number, shard.dealing)
+
+    def in_order(x: Array | None) -> Array | None:
+        # Chunk by chunk: a gather of single tokens would be slow.
+        return None if x is None else x.reshape(x.shape[0], number, -1, *x.shape[2:])[:, places].reshape(x.shape)
+
+    sides: dict[str, Any] = {
+        name: in_order(getattr(request, name)) for name in ("k", "v", "kv_positions", "kv_segments")
+    }
+    return replace(request, **sides)
+
+
+def _segments(request: Request) -> tuple[Array, Array]:
+    """One id per query and per key, [batch or 1, *]; padding is segment 0, which sees itself alone and is zeroed."""
+    sides = (request.q_positions, request.q_segments), (request.kv_positions, request.kv_segments)
+    real = [token_positions(*side) >= 0 for side in sides]
+    ids = [
+        x.astype(jnp.int32) if side[1] is None else jnp.where(x, side[1], 0)
+        for x, side in zip(real, sides, strict=True)
+    ]
+    rows = max(x.shape[0] for x in ids)
+    return jnp.broadcast_to(ids[0], (rows, ids[0].shape[1])), jnp.broadcast_to(ids[1], (rows, ids[1].shape[1]))
 
 
 def _padded(x: Array, block: int) -> Array:

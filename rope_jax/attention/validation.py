@@ -108,8 +108,10 @@ def check_softcap(softcap: Any) -> float | None:
         return None
     if isinstance(softcap, bool) or not isinstance(softcap, int | float | np.number):
         raise TypeError(f"`softcap` must be a Python number; got {type(softcap).__name__}. It is fixed per program.")
-    if not 0.0 < float(softcap) < math.inf:
-        raise ValueError(f"`softcap` must be positive and finite; got {softcap}. None leaves the logits uncapped.")
+    if not (softcap > 0 and held_by_float32(softcap)):
+        raise ValueError(
+            f"`softcap` must be positive and finite in float32; got {softcap}. None leaves the logits uncapped."
+        )
     return float(softcap)
 
 
@@ -142,9 +144,15 @@ def check_scale(scale: Any, heads: int, head_dim: int) -> float | Array:
         return _finite(scale, "scale")
     if not isinstance(scale, int | float | np.number):
         raise TypeError(f"`scale` must be a number or [heads]; got {scale!r}. None means 1 / sqrt(head_dim).")
-    if not math.isfinite(float(scale)):
-        raise ValueError(f"`scale` must be finite; got {scale}. None means 1 / sqrt(head_dim).")
+    if scale != 0 and not held_by_float32(scale):
+        raise ValueError(f"`scale` must be finite in float32; got {scale}. None means 1 / sqrt(head_dim).")
     return float(scale)
+
+
+def held_by_float32(value: Any) -> bool:
+    """Whether a number is neither infinite nor lost in float32, which keeps about 1.2e-38 to 3.4e38."""
+    limits = np.finfo(np.float32)
+    return bool(float(limits.tiny) <= abs(float(value)) <= float(limits.max))
 
 
 def _finite(values: Any, argument: str) -> Array:

@@ -5,6 +5,7 @@ from typing import Any
 from jaxtyping import Array
 
 from rope_jax.attention.order import check_order_name
+from rope_jax.attention.sharding import check_whole_context
 from rope_jax.nn.attention_config import AttentionConfig
 from rope_jax.nn.cache import KVCache
 from rope_jax.nn.config import DecoderConfig
@@ -22,6 +23,7 @@ def check_cache(
     window: int | None,
 ) -> None:
     """A `KVCache` of the sizes of the layers and the batch of the tokens, that keeps what the largest window sees."""
+    check_whole_context(config.sharding)
     cure = "Use empty_cache of this decoder, or KVCache.empty with the sizes of this block."
     if not isinstance(cache, KVCache):
         raise TypeError(f"`cache` must be a KVCache or None; got {type(cache).__name__}. {cure}")

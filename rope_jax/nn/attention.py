@@ -1,13 +1,14 @@
 """The attention block: projections, QK-norm, rotation, attention. Values are never rotated."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Integer
 
-from rope_jax.attention import Region, attend
+from rope_jax.attention import Region, attend, attend_sharded
 from rope_jax.nn.agreement import check_cache, check_order_alone
 from rope_jax.nn.attention_config import AttentionConfig
 from rope_jax.nn.cache import KVCache
@@ -159,7 +160,9 @@ class RotaryAttention(nnx.Module):
         **rest: Any,
     ) -> Float[Array, "batch seq embed"]:
         """Attention and the output projection, for queries and keys as `attend` takes them."""
-        seen = attend(
+        sharding = self.config.sharding
+        over = attend if sharding is None else partial(attend_sharded, sharding=sharding)
+        seen = over(
             q,
             k,
             v,

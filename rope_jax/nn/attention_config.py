@@ -4,9 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rope_jax.attention import BACKENDS
+from rope_jax.attention import BACKENDS, Sharding
 from rope_jax.layout import Layout, check_layout
-from rope_jax.nn.checks import biased, check_count, check_flag, check_member, check_positive, check_qk_norm
+from rope_jax.nn.checks import (
+    biased,
+    check_flag,
+    check_member,
+    check_positive,
+    check_qk_norm,
+    check_sharding,
+    settle_counts,
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,7 @@ class AttentionConfig:
         sees (SSMax, arXiv 2501.19399). Positions must then count from the start of the document.
       layout: which channels form a pair, "half" or "interleaved".
       backend: passed to `attend`.
+      sharding: how attention is divided over the mesh of `jax.set_mesh`; None: as the compiler sees fit.
 
     Raises:
       TypeError, ValueError: fields of the wrong type, sizes that do not fit each other, an unknown layout.
@@ -53,13 +62,17 @@ class AttentionConfig:
     scalable_softmax: bool = False
     layout: Layout = "half"
     backend: str = "auto"
+    sharding: Sharding | None = None
 
     def __post_init__(self) -> None:
-        check_count("embed", self.embed)
-        check_count("heads", self.heads)
-        check_count("kv_heads", self.kv_heads, none="gives every query head its own")
-        check_count("head_dim", self.head_dim, none="means embed / heads")
-        check_count("window", self.window, none="sees the whole past")
+        settle_counts(
+            self,
+            embed=None,
+            heads=None,
+            kv_heads="gives every query head its own",
+            head_dim="means embed / heads",
+            window="sees the whole past",
+        )
         object.__setattr__(self, "bias", biased(self.bias, ("qkv", "out")))
         check_flag("sinks", self.sinks)
         check_flag("scalable_softmax", self.scalable_softmax)
@@ -68,6 +81,7 @@ class AttentionConfig:
         check_positive("scale", self.scale, none="divides by the root of head_dim")
         check_positive("softcap", self.softcap, none="leaves the logits uncapped")
         check_member("backend", self.backend, ("auto", *BACKENDS))
+        check_sharding(self.sharding)
         check_layout(self.layout)
         if self.heads % self.kv_count:
             raise ValueError(

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from rope_jax.attention.sharding import divided_states
 from rope_jax.nn.attention import RotaryAttention
 from rope_jax.nn.config import DecoderConfig
 from rope_jax.nn.layers import MLP, LayerNorm, RMSNorm
@@ -102,7 +103,7 @@ def run_layers(
         return heads if table is None else rotate(heads, table, layout=config.layout)
 
     def layer(carry: tuple[Array, Any], item: tuple[Block, Places, Array]) -> tuple[tuple[Array, Any], None]:
-        x, store = carry
+        x, store = divided_states(carry[0], config.sharding), carry[1]
         block, place, group = item
         q, k, v = block.attention.project(_normed(block.attention_norm, x))
         q = block.attention.sharpened(turn(q, new, group), scales(group), positions, window(group))
@@ -142,7 +143,7 @@ def run_layers(
     items = (blocks, places, jnp.asarray(groups))
     step = jax.checkpoint(layer) if config.remat else layer
     (x, store), _ = jax.lax.scan(step, (x, store), items, unroll=config.unrolled)
-    return x, store
+    return divided_states(x, config.sharding), store
 
 
 def _normed(norm: RMSNorm | LayerNorm | None, x: Array) -> Array:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.layout import Layout, check_layout
 from rope_jax.nn.checks import check_cache_sizes, check_dtype, check_layer_groups, check_member, check_one_stream
-from rope_jax.nn.schedules import GroupSchedules, ScheduleLike, alike, by_group, changes, same, stacked
+from rope_jax.nn.schedules import MIXED, GroupSchedules, ScheduleLike, by_group, changes, recorded, stacked
 from rope_jax.nn.slots import Occupancy, Slots, no_room, occupied, room, token_rows, written
 from rope_jax.positions import is_traced
 from rope_jax.rotation import rotate
@@ -20,10 +20,6 @@ Keys = Literal["rotated", "unrotated"]
 
 _DATA = ("k", "v", "positions", "used", "lost", "overfull", "mixed", "schedule")
 _META = ("keys", "window", "layout", "layer_groups", "pair_axes")
-_MIXED = (
-    "`schedule` must be the one that the keys in the cache were rotated by; got another. "
-    "Call rerotate, prefill again, or store unrotated keys."
-)
 _USED = "`for_layers` must be called on a new cache; got tokens, a schedule or layers in it. Start from KVCache.empty."
 
 
@@ -92,10 +88,8 @@ class KVCache:
           TypeError, ValueError: sizes below 1, a ring smaller than its window, other dtypes, unknown keys, layouts.
 
         Example:
-          >>> cache = KVCache.empty(1, 8, 2, 4)
-          >>> tokens = jnp.ones((1, 3, 2, 4))
-          >>> cache.append(tokens, tokens, jnp.array([[0, 1, 2]])).positions.tolist()
-          [[0, 1, 2, -1, -1, -1, -1, -1]]
+          >>> KVCache.empty(1, 8, 2, 4).k.shape
+          (1, 8, 2, 4)
         """
         check_cache_sizes(window, batch=batch, capacity=capacity, kv_heads=kv_heads, head_dim=head_dim)
         check_member("keys", keys, ("rotated", "unrotated"))
@@ -156,6 +150,11 @@ class KVCache:
 
         Raises:
           ValueError: no room, a schedule other than that of the keys already there, shapes that do not fit.
+
+        Example:
+          >>> k = v = jnp.ones((1, 3, 2, 4))
+          >>> KVCache.empty(1, 4, 2, 4).append(k, v, jnp.array([[-1, 0, 1]])).positions.tolist()
+          [[-1, 0, 1, -1]]
         """
         cache, slots = self.reserve(positions, schedule)
         expected = (*self.k.shape[:-3], jnp.shape(positions)[-1], *self.k.shape[-2:])
@@ -168,8 +167,7 @@ class KVCache:
     ) -> tuple["KVCache", Slots]:
         """The cache once tokens at `positions` are in it, but for their keys and values, and the slots of those.
 
-        The half of `append` that is done once for all layers: there is one count, and one writer of it. Where other
-        layers have a cache of their own, `agreed` says whether that one takes the tokens, too.
+        The half of `append` that is done once for all layers; `agreed` says whether a cache of others takes them, too.
         """
         positions = token_rows(positions, self.positions.shape, self.window)
         record, unmixed = self._record(schedule)
@@ -178,7 +176,7 @@ class KVCache:
         if not is_traced(fits) and not fits:
             raise ValueError(no_room(self.capacity, self.window))
         if not is_traced(unmixed) and not unmixed:
-            raise ValueError(_MIXED)
+            raise ValueError(MIXED)
         start = self.used if self.window is None else self.used % self.capacity
         slots = Slots(start, fits & unmixed & agreed, self.window is not None)
         after = occupied(now, positions, slots)
@@ -206,6 +204,11 @@ class KVCache:
 
         Raises:
           ValueError: unrotated keys (they take any schedule when read), or keys whose schedule was never stated.
+
+        Example:
+          >>> from rope_jax import geometric_schedule
+          >>> KVCache.empty(1, 8, 2, 4).rerotate(geometric_schedule(4)).schedule["all"].pairs
+          2
         """
         if self.keys != "rotated":
             raise ValueError("`keys` must be rotated to be rerotated; got unrotated. Rotate them when they are read.")
@@ -217,11 +220,9 @@ class KVCache:
                 raise ValueError("`schedule` must have been stated at append; got keys without one. Prefill with it.")
             return replace(self, schedule=new, mixed=self.mixed | (self.used != 0))
         check_one_stream(self.pair_axes)
-        turns = changes(self.schedule, new, jnp.maximum(self.positions, 0), self.k.shape[-2])
-        table = turns[0]
-        if self.layer_groups is not None:
-            layers = np.array([self.groups.index(group) for group in self.layer_groups])
-            table = jax.tree.map(lambda leaf: leaf[layers], stacked(turns))
+        turns = stacked(changes(self.schedule, new, jnp.maximum(self.positions, 0), self.k.shape[-2]))
+        layers = np.array([self.groups.index(group) for group in self.layer_groups] if self.layer_groups else 0)
+        table = jax.tree.map(lambda leaf: leaf[layers], turns)
         return replace(self, k=rotate(self.k, table, layout=self.layout), schedule=new)
 
     def check(self) -> "KVCache":
@@ -229,22 +230,21 @@ class KVCache:
 
         Raises:
           ValueError: tokens were refused for want of room or for another schedule. TypeError: called under jit.
+
+        Example:
+          >>> KVCache.empty(1, 8, 2, 4).check().used.item()
+          0
         """
         if is_traced(self.overfull):
             raise TypeError("`check` must be called outside jit; got traced flags. Return the cache from jit first.")
         if np.any(self.overfull):
             raise ValueError(no_room(self.capacity, self.window))
         if np.any(self.mixed):
-            raise ValueError(_MIXED)
+            raise ValueError(MIXED)
         return self
 
     def _record(self, schedule: ScheduleLike) -> tuple[GroupSchedules | None, Array]:
         """The schedule to remember, and whether it is that of the keys already there."""
         if self.keys == "unrotated":
             return None, jnp.ones((), jnp.bool_)
-        given = by_group(schedule, self.groups, self.k.shape[-1])
-        if self.schedule is None:
-            return given, jnp.ones((), jnp.bool_) if given is None else self.used == 0
-        if not alike(given, self.schedule):
-            raise ValueError(_MIXED)
-        return given, same(given, self.schedule)
+        return recorded(by_group(schedule, self.groups, self.k.shape[-1]), self.schedule, self.used)

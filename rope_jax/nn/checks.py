@@ -6,18 +6,28 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from rope_jax.attention import Sharding
+from rope_jax.attention.validation import held_by_float32
+
 CACHE_DTYPES = ("float32", "bfloat16", "float16")
 
 
-def check_count(name: str, value: Any, *, none: str | None = None) -> None:
-    """An integer from 1 on; `none` says what None does, where it is allowed."""
+def check_count(name: str, value: Any, *, none: str | None = None) -> Any:
+    """An integer from 1 on, as one of Python's; `none` says what None does, where it is allowed."""
     if value is None and none is not None:
-        return
+        return None
     cure = "Write a whole number from 1 on" + ("." if none is None else f"; None {none}.")
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"`{name}` must be an integer{'' if none is None else ' or None'}; got {value!r}. {cure}")
     if value < 1:
         raise ValueError(f"`{name}` must be at least 1; got {value}. {cure}")
+    return int(value)
+
+
+def settle_counts(config: Any, **counts: str | None) -> None:
+    """Checks fields of a frozen config, which keeps them as Python's integers; the words say what None does."""
+    for name, none in counts.items():
+        object.__setattr__(config, name, check_count(name, getattr(config, name), none=none))
 
 
 def check_flag(name: str, value: Any) -> None:
@@ -31,10 +41,10 @@ def check_positive(name: str, value: Any, *, none: str | None = None) -> None:
     if value is None and none is not None:
         return
     rule = "a positive number" + ("" if none is None else " or None")
-    cure = "Write a number above 0" + ("." if none is None else f"; None {none}.")
+    cure = "Write a number above 0 that float32 can hold" + ("." if none is None else f"; None {none}.")
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"`{name}` must be {rule}; got {value!r}. {cure}")
-    if not 0 < value < float("inf"):
+    if not (value > 0 and held_by_float32(value)):
         raise ValueError(f"`{name}` must be {rule}; got {value!r}. {cure}")
 
 
@@ -44,6 +54,12 @@ def check_qk_norm(value: Any) -> None:
         raise TypeError(
             f'`qk_norm` must be True, False or "full"; got {value!r}. True normalises every head, "full" all together.'
         )
+
+
+def check_sharding(value: Any) -> None:
+    """A `Sharding` or None."""
+    if value is not None and not isinstance(value, Sharding):
+        raise TypeError(f"`sharding` must be a Sharding or None; got {value!r}. Write Sharding() for the usual axes.")
 
 
 def biased(value: Any, places: tuple[str, ...]) -> tuple[str, ...]:
@@ -106,13 +122,13 @@ def stream_axes(pair_axes: Any, positional: str) -> tuple[int, ...] | None:
         return None
     cure = "RopeSpec.pair_axes is such a tuple; None turns all pairs by one stream."
     numbers = isinstance(pair_axes, Sequence) and not isinstance(pair_axes, str)
-    if not numbers or not all(isinstance(axis, int) and not isinstance(axis, bool) for axis in pair_axes):
+    if not numbers or not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in pair_axes):
         raise TypeError(f"`pair_axes` must be integers or None; got {pair_axes!r}. {cure}")
     if not pair_axes or min(pair_axes) < 0:
         raise ValueError(f"`pair_axes` must name a stream, 0 or above, for every pair; got {pair_axes!r}. {cure}")
     if positional != "rope":
         raise ValueError(f"`pair_axes` must be None for positional={positional!r}; got {pair_axes!r}. Nothing turns.")
-    return tuple(pair_axes)
+    return tuple(int(axis) for axis in pair_axes)
 
 
 def check_one_stream(pair_axes: tuple[int, ...] | None) -> None:
@@ -141,7 +157,7 @@ def window_pairs(windows: Any) -> tuple[tuple[str, int], ...]:
     for pair in pairs:
         if not isinstance(pair, Sequence) or len(pair) != 2 or not isinstance(pair[0], str):
             raise ValueError(f"`windows` must be (group, tokens) pairs; got {windows!r}. {cure}")
-    return tuple((group, tokens) for group, tokens in pairs)
+    return tuple((group, int(tokens) if isinstance(tokens, np.integer) else tokens) for group, tokens in pairs)
 
 
 def check_pattern(pattern: tuple[str, ...], layers: int) -> None:

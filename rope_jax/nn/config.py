@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from rope_jax.attention import Sharding
 from rope_jax.layout import Layout
 from rope_jax.nn.attention_config import AttentionConfig
 from rope_jax.nn.checks import (
     biased,
-    check_count,
     check_flag,
     check_group_windows,
     check_member,
     check_pattern,
     check_positive,
     group_names,
+    settle_counts,
     stream_axes,
     window_pairs,
 )
@@ -48,7 +49,7 @@ class DecoderConfig:
       mlp: hidden width of the MLP; None: 8/3 embed, rounded up to a multiple of 16.
       tied: the unembedding is the embedding.
       embed_scale: what rows of the embedding are multiplied by at the input; None: sqrt(embed) when tied, else 1.
-      qk_norm, scale, softcap, sinks, scalable_softmax, layout, backend: as in `AttentionConfig`.
+      qk_norm, scale, softcap, sinks, scalable_softmax, layout, backend, sharding: as in `AttentionConfig`.
       bias: biases on all projections, or on those of "qkv", "out" and "mlp" that are named.
       norm: "rms" (arXiv 1910.07467) or "layer" (arXiv 1607.06450), the latter with a bias.
       norm_epsilon: what norms add to the mean square or variance.
@@ -109,6 +110,7 @@ class DecoderConfig:
     unroll: int | None = None
     backend: str = "auto"
     dtype: str = "float32"
+    sharding: Sharding | None = None
 
     def __post_init__(self) -> None:
         # Lists, as configuration files give them, would make the config unhashable.
@@ -116,18 +118,23 @@ class DecoderConfig:
         object.__setattr__(self, "windows", window_pairs(self.windows))
         object.__setattr__(self, "bias", biased(self.bias, ("qkv", "out", "mlp")))
         object.__setattr__(self, "pair_axes", stream_axes(self.pair_axes, self.positional))
-        check_count("vocab", self.vocab)
-        check_count("layers", self.layers)
-        check_count("mlp", self.mlp, none="means 8/3 embed")
-        check_count("max_length", self.max_length, none="goes with all positions but learned ones")
-        check_count("unroll", self.unroll, none="unrolls up to 8 layers")
+        settle_counts(
+            self,
+            vocab=None,
+            layers=None,
+            mlp="means 8/3 embed",
+            max_length="goes with all positions but learned ones",
+            unroll="unrolls up to 8 layers",
+        )
         for name in ("tied", "parallel", "gated", "remat"):
             check_flag(name, getattr(self, name))
         for name, kinds in _KINDS.items():
             check_member(name, getattr(self, name), kinds)
         check_positive("embed_scale", self.embed_scale, none="means sqrt(embed) when tied, else 1")
         check_positive("logit_softcap", self.logit_softcap, none="leaves the logits uncapped")
-        _ = self.attention
+        attention = self.attention
+        for name in ("embed", "heads", "kv_heads", "head_dim"):
+            object.__setattr__(self, name, getattr(attention, name))
         check_pattern(tuple(self.pattern), self.layers)
         check_group_windows(self.windows, self.groups)
         if (self.positional == "learned") != (self.max_length is not None):
@@ -155,6 +162,7 @@ class DecoderConfig:
             scalable_softmax=self.scalable_softmax,
             layout=self.layout,
             backend=self.backend,
+            sharding=self.sharding,
         )
 
     @property

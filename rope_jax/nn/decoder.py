@@ -92,7 +92,8 @@ class Decoder(nnx.Module):
             `positions`, which count tokens in their order, as published models have it: the patches of an image
             share a temporal position, and would all see each other by that.
           order: "any"; "increasing" or "contiguous" as `attend` takes it, which lets kernels with static masks serve.
-            Without a cache only.
+            Without a cache only. With `sharding.order = "zigzag"` it speaks of the row as it was before it was dealt
+            out.
 
         Returns:
           float32 [batch, seq, vocab]; with a cache, that and the cache with these tokens in it. The logits of padding

@@ -34,6 +34,14 @@ class Scheduled(Protocol):
         """The schedule of every layer group at a length, or at an array of lengths [batch, seq]."""
 
 
+@runtime_checkable
+class Scaled(Protocol):
+    """What else such a model may come with: factors on its queries, such as a temperature by position."""
+
+    def query_rules(self) -> QueryRule:
+        """A rule from positions to a factor for every layer group, None where nothing scales."""
+
+
 def generate(
     model: Scheduled | Decoder | Any,
     token_ids: Integer[Array | np.ndarray, "batch seq"] | Any,
@@ -49,7 +57,7 @@ def generate(
     on_schedule_change: str = "recompute",
     schedule: Rule | ScheduleLike | str = "model",
     score_map: ScoreMapLike = None,
-    query_scale: QueryRule = None,
+    query_scale: QueryRule | str = "model",
 ) -> Generated:
     """New tokens after each row's own.
 
@@ -59,7 +67,8 @@ def generate(
     token number t, so it changes, if at all, where the reserve ends. Rows do not influence each other.
 
     Args:
-      model: a decoder with its schedules (`.decoder`, `.schedules(length)`), or a `Decoder` with `schedule`.
+      model: a decoder with its schedules (`.decoder`, `.schedules(length)` and, where logits are scaled,
+        `.query_rules()`), or a `Decoder` with `schedule`.
       token_ids: [batch, seq] integers; those of padding are not read.
       max_new_tokens: at least 1.
       positions: [batch or 1, seq] integers, in tokens, rising; negative is padding, on any side; None: no padding.
@@ -78,7 +87,8 @@ def generate(
         axes (`RopeSpec.schedule`); "model": that of the model.
       score_map: as a call of the decoder takes it.
       query_scale: a rule from positions to what a call of the decoder takes, `LogN` or `RopeSpec.logit_scale`, or a
-        dict of them by layer group. Rules are part of the program, hence hashable.
+        dict of them by layer group; None: no scale; "model": the rules of the model, none for a `Decoder`. Rules are
+        part of the program, hence hashable.
 
     Raises:
       TypeError, ValueError: an argument breaks its rule, before anything is computed; logits that are not finite.
@@ -95,8 +105,9 @@ def generate(
       [[3, 4]]
     """
     decoder, rule = _parts(model, schedule)
-    check_count("max_new_tokens", max_new_tokens)
-    check_count("chunk", chunk, none="reads 512 tokens at a time")
+    query_scale = _rules(model, query_scale)
+    max_new_tokens = check_count("max_new_tokens", max_new_tokens)
+    chunk = check_count("chunk", chunk, none="reads 512 tokens at a time")
     reserve = _checked_reserve(reserve)
     check_member("on_schedule_change", on_schedule_change, ("recompute", "keep"))
     prompt = read_prompt(token_ids, positions, decoder.config, max_new_tokens)
@@ -148,11 +159,11 @@ def _checked_reserve(reserve: Any) -> int:
     cure = "Count the tokens that you expect beyond the prompt."
     if reserve is None:
         return 0
-    if isinstance(reserve, bool) or not isinstance(reserve, int):
+    if isinstance(reserve, bool) or not isinstance(reserve, int | np.integer):
         raise TypeError(f"`reserve` must be an integer or None; got {reserve!r}. {cure}")
     if reserve < 0:
         raise ValueError(f"`reserve` must be at least 0; got {reserve}. {cure}")
-    return reserve
+    return int(reserve)
 
 
 def _parts(model: Any, schedule: Any) -> tuple[Decoder, Rule | ScheduleLike]:
@@ -175,3 +186,16 @@ def _parts(model: Any, schedule: Any) -> tuple[Decoder, Rule | ScheduleLike]:
             "load_pretrained gives such a model."
         )
     return model.decoder, model.schedules if own else schedule
+
+
+def _rules(model: Any, query_scale: Any) -> QueryRule:
+    """The rules of the queries' factors: as given, or those that the model comes with."""
+    if not isinstance(query_scale, str):
+        given: QueryRule = query_scale
+        return given
+    if query_scale != "model":
+        raise ValueError(
+            f'`query_scale` must be a rule, a dict of them by layer group, None or "model"; got {query_scale!r}. '
+            "RopeSpec.logit_scale is a rule."
+        )
+    return model.query_rules() if isinstance(model, Scaled) else None

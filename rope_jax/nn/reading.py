@@ -35,9 +35,16 @@ class Reader:
 
     @classmethod
     def of(cls, decoder: Decoder, score_map: ScoreMapLike, query_scale: QueryRule = None) -> "Reader":
-        """Maps and rules by group become pairs, which can be hashed."""
-        pairs = [tuple(x.items()) if isinstance(x, Mapping) else x for x in (score_map, query_scale)]
-        return cls(decoder, *pairs)
+        """Maps and rules by group become pairs, which can be hashed.
+
+        Raises:
+          TypeError: a query scale that is no rule, or something that no program can be told apart by.
+        """
+        given = {"score_map": score_map, "query_scale": query_scale}
+        for name, value in given.items():
+            for one in value.values() if isinstance(value, Mapping) else (value,):
+                _check_part_of_program(name, one)
+        return cls(decoder, *(tuple(x.items()) if isinstance(x, Mapping) else x for x in given.values()))
 
     def __call__(
         self, token_ids: Array, schedule: ScheduleLike, positions: Array, cache: AnyCache
@@ -82,6 +89,22 @@ class Reader:
             token_ids, positions = (jnp.asarray(ids[:, start : start + chunk]) for ids in prompt)
             hidden, cache = _read(self, token_ids, schedule, positions, *apart(cache))
         return hidden, cache
+
+
+def _check_part_of_program(name: str, value: Any) -> None:
+    found = getattr(value, "__qualname__", type(value).__name__)
+    if name == "query_scale" and value is not None and not callable(value):
+        raise TypeError(
+            f"`query_scale` must be a rule on positions, a dict of them by layer group, or None; got {found}. "
+            "RopeSpec.logit_scale is a rule."
+        )
+    try:
+        hash(value)
+    except TypeError:
+        cure = (
+            "A dict of RopeSpec.logit_scale by layer group is." if name == "query_scale" else "A frozen dataclass is."
+        )
+        raise TypeError(f"`{name}` must be hashable, since it is part of the program; got {found}. {cure}") from None
 
 
 def apart(cache: AnyCache) -> tuple[Store, AnyCache]:

@@ -1,6 +1,5 @@
 """Which token comes next: the likeliest, or one drawn from the distribution or its nucleus."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32
+
+from rope_jax.attention.validation import held_by_float32
 
 
 @partial(
@@ -43,7 +44,9 @@ class Sampler:
             return jnp.argmax(logits, axis=-1).astype(jnp.int32)
         step = jax.random.fold_in(self.rng, index)
         keys = jax.vmap(partial(jax.random.fold_in, step))(jnp.arange(logits.shape[0], dtype=jnp.uint32))
-        return jax.vmap(self._drawn)(logits / self.temperature, keys)
+        # From the likeliest down, so that no quotient overflows: many infinities could not be told apart.
+        below = logits - jnp.max(logits, axis=-1, keepdims=True)
+        return jax.vmap(self._drawn)(below / self.temperature, keys)
 
     def ends(self, tokens: Int32[Array, "batch"]) -> Bool[Array, "batch"]:
         """Which rows a token ends."""
@@ -64,8 +67,10 @@ class Sampler:
 def sampler(temperature: Any, top_p: Any, rng: Any, end_ids: Any, vocab: int) -> Sampler:
     """A sampler from the arguments of `generate`, checked."""
     temperature, top_p = _number("temperature", temperature), _number("top_p", top_p)
-    if not 0.0 <= temperature < math.inf:
-        raise ValueError(f"`temperature` must be 0 or a positive finite number; got {temperature}. 0 is greedy.")
+    if temperature != 0.0 and not (temperature > 0.0 and held_by_float32(temperature)):
+        raise ValueError(
+            f"`temperature` must be 0 or a positive finite number in float32; got {temperature}. 0 is greedy."
+        )
     if not 0.0 < top_p <= 1.0:
         raise ValueError(f"`top_p` must be above 0 and at most 1; got {top_p}. 1 draws from the whole distribution.")
     if temperature == 0.0 and top_p != 1.0:

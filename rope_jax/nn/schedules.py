@@ -13,6 +13,10 @@ from rope_jax.table import RotaryTable, rotary_table
 
 GroupSchedules = dict[str, FrequencySchedule | None]
 ScheduleLike = FrequencySchedule | Mapping[str, FrequencySchedule | None] | None
+MIXED = (
+    "`schedule` must be the one that the keys in the cache were rotated by; got another. "
+    "Call rerotate, prefill again, or store unrotated keys."
+)
 
 
 def by_group(schedule: ScheduleLike, groups: tuple[str, ...], head_dim: int) -> GroupSchedules | None:
@@ -152,3 +156,18 @@ def same(one: GroupSchedules | None, other: GroupSchedules | None) -> Array:
     """Whether two records that are alike hold the same numbers."""
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     return jnp.all(jnp.stack([jnp.array_equal(a, b) for a, b in pairs]))
+
+
+def recorded(
+    given: GroupSchedules | None, known: GroupSchedules | None, used: Array
+) -> tuple[GroupSchedules | None, Array]:
+    """The schedule that a cache remembers once `given` is stated, and whether the keys already there turned by it.
+
+    Raises:
+      ValueError: other groups or shapes than those that are known.
+    """
+    if known is None:
+        return given, jnp.ones((), jnp.bool_) if given is None else used == 0
+    if not alike(given, known):
+        raise ValueError(MIXED)
+    return given, same(given, known)

@@ -10,8 +10,8 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from rope_jax.attention import BACKENDS, kernels
-from rope_jax.attention.base import separated
+from rope_jax.attention import BACKENDS, dispatch, kernels
+from rope_jax.attention.base import Shard, separated
 from rope_jax.attention.dispatch import SMALL, chosen
 from tests.attention.cases import CASES, packed, positions, qkv
 from tests.attention.test_backends import request
@@ -51,6 +51,20 @@ def test_auto_takes_the_kernel_of_the_platform_where_it_is_sure_to_serve(platfor
         assert chosen(LARGE[kernel], "auto") is BACKENDS["chunked"]
     on(monkeypatch, "cpu")
     assert chosen(LARGE[kernel], "auto") is BACKENDS["chunked"]
+
+
+@pytest.mark.parametrize(("platform", "kernel", "found"), [("tpu", "splash", "splash"), ("gpu", "cudnn", "chunked")])
+def test_auto_takes_the_kernel_that_knows_of_shards(platform, kernel, found, monkeypatch):
+    """cuDNN counts queries and keys from the same token, so a shard's queries and the keys of all are beyond it."""
+    on(monkeypatch, platform)
+    known, keys = LARGE[kernel], SIDE // 4 * 4
+    assert chosen(known, "auto") is BACKENDS[kernel]
+    own = {name: getattr(known, name)[:, : keys // 4] for name in ("q", "q_positions")}
+    theirs = {name: getattr(known, name)[:, :keys] for name in ("k", "v", "kv_positions")}
+    monkeypatch.setattr(dispatch, "SMALL", SMALL // 8)
+    part = replace(known, **own, **theirs)
+    assert chosen(part, "auto") is BACKENDS["chunked"]
+    assert chosen(replace(part, shard=Shard("context", 4, "zigzag")), "auto") is BACKENDS[found]
 
 
 def test_a_named_kernel_serves_where_only_the_compiler_knows_how_many_devices_there_are(monkeypatch):
@@ -116,7 +130,7 @@ def test_compute_capability_is_that_of_an_nvidia_gpu(version, found, monkeypatch
 def test_rows_that_a_nan_reaches_are_those_that_see_it(window):
     """As the whole visibility matrix says: packed documents, padding, several such tokens, unusable queries."""
     known = replace(request(CASES["packed documents"]), window=window)
-    rng = np.random.default_rng(3)
+    rng, segments = np.random.default_rng(3), jnp.asarray(packed()["q_segments"])
     for tokens in (1, 4):
         at = rng.integers(0, 37, (3, tokens))
         spoiled = replace(
@@ -125,7 +139,7 @@ def test_rows_that_a_nan_reaches_are_those_that_see_it(window):
             k=known.k.at[0, at[1], 0, 3].set(jnp.nan),
             v=known.v.at[1, at[2]].set(jnp.nan),
         )
-        found = kernels.spoiled_rows(spoiled, jnp.asarray(packed()["q_segments"]))
+        found = kernels.spoiled_rows(spoiled, segments, segments)
         np.testing.assert_array_equal(found, separated(spoiled)[4])
         assert np.any(found)
-    assert not np.any(kernels.spoiled_rows(known, jnp.asarray(packed()["q_segments"])))
+    assert not np.any(kernels.spoiled_rows(known, segments, segments))

@@ -229,3 +229,9 @@ def test_what_makes_no_map_is_refused(make, message):
     with unchecked(), pytest.raises((TypeError, ValueError)) as error:
         make()
     assert message in str(error.value)
+
+
+def test_counts_of_numpy_are_counts():
+    counts: dict[str, Any] = {"group": np.int64(2), "window": np.int32(6)}
+    with unchecked():
+        assert repr(SelfExtend(**counts)) == repr(SelfExtend(group=2, window=6))

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.pallas.ops.tpu import splash_attention
 
-from rope_jax.attention import attend, splash, splash_kernel
+from rope_jax.attention import attend, splash
 from rope_jax.attention.splash import block_side
 from tests.attention import reference64
 from tests.attention.cases import ARRAYS, SCALES, SEQ, SINKS, both, numbers, packed, positions, qkv
@@ -223,19 +222,3 @@ def test_another_platform_is_refused():
 def test_blocks_are_as_large_as_an_eighth_of_padding_allows(seq, side):
     assert block_side(seq) == side
     assert side == 128 or -seq % side <= seq / 8
-
-
-@pytest.mark.parametrize("window", [None, 1, 2, 16, 17, 40, 63])
-def test_masks_answer_for_a_block_as_if_it_were_written_out(window):
-    """Any pair seen, all pairs seen, and where only some are, which."""
-    seq, side = 64, 16
-    found = splash_kernel.mask(seq, splash_kernel.Setting(window, None, side, interpret=True))
-    apart = np.arange(seq)[:, None] - np.arange(seq)
-    written = (apart >= 0) & (apart < (seq if window is None else window))
-    for i, j in np.ndindex(seq // side, seq // side):
-        index = slice(i * side, (i + 1) * side), slice(j * side, (j + 1) * side)
-        block, want = found[index], written[index]
-        assert (block.any(), block.all()) == (want.any(), want.all())
-        if want.any() and not want.all():
-            np.testing.assert_array_equal(block, want)
-    assert isinstance(found, splash_attention.Mask)

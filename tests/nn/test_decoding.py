@@ -56,6 +56,19 @@ def test_interleaved_pairs_decode_alike(keys):
     assert np.max(np.abs(whole - forward(decoder(), TOKEN_IDS, PLAIN, FAR))) > 1e-2
 
 
+@pytest.mark.parametrize("keys", ["rotated", "unrotated"])
+def test_half_precision_decodes_alike(keys):
+    """Ten million tokens along, one key head: to the rounding of bfloat16."""
+    model = decoder(dataclasses.replace(SMALL, kv_heads=1, dtype="bfloat16"))
+    far = POSITIONS + 10_000_000
+    whole = forward(model, TOKEN_IDS, PLAIN, far)
+    got, cache = decoded(model, PLAIN, far, (6,), keys)
+    assert cache.k.dtype == jnp.bfloat16
+    np.testing.assert_allclose(got, whole, rtol=0, atol=2e-2 * float(jnp.max(jnp.abs(whole))))
+    exact = forward(decoder(dataclasses.replace(SMALL, kv_heads=1)), TOKEN_IDS, PLAIN, far)
+    np.testing.assert_allclose(got, exact, rtol=0, atol=5e-2 * float(jnp.max(jnp.abs(exact))))
+
+
 def test_calling_twice_without_keeping_the_cache_does_not_advance():
     model = decoder()
     _, cache = step(model, TOKEN_IDS[:, :6], PLAIN, POSITIONS[:, :6], model.empty_cache(2, SEQ).rerotate(PLAIN))

@@ -3,6 +3,7 @@
 import dataclasses
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import rope_jax as rj
 from rope_jax import nn
 from rope_jax.attention import SelfExtend
 from tests.nn.models import PLAIN, SMALL, decoder, drawn, forward
+from tests.unchecked import unchecked
 
 WIDTH, STEPS, TRAINED = 32, 8, 16
 PROMPTS = [row.tolist() for row in np.random.default_rng(3).integers(0, 13, (3, 15))]
@@ -223,3 +225,11 @@ def test_programs_know_no_position_and_no_number_of_tokens():
         for options in ({}, {"reserve": 40}, {"positions": np.arange(len(prompt))[None] + 10_000_000}):
             nn.generate(model, np.array([prompt]), max_new_tokens=steps, schedule=spec.schedule, **options)
     assert sorted(Counted.traces) == [(1, 1), (1, 64)]
+
+
+def test_counts_of_numpy_are_counts():
+    counts: dict[str, Any] = {"max_new_tokens": np.int64(STEPS), "chunk": np.int32(64), "reserve": np.int64(5)}
+    with unchecked():
+        got = nn.generate(decoder(), np.array([PROMPTS[0][:12]]), schedule=DYNAMIC.schedule, **counts)
+    wanted = alone(PROMPTS[0][:12], DYNAMIC.schedule, chunk=64, reserve=5)
+    np.testing.assert_array_equal(got.log_probs, wanted.log_probs)

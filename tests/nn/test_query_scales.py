@@ -15,7 +15,7 @@ from flax import nnx
 
 import rope_jax as rj
 from rope_jax import nn
-from rope_jax.experiment.train import _decays
+from rope_jax.experiment.training.optimizer import _decays
 from tests.nn.models import PLAIN, POSITIONS, SEQ, SMALL, TOKEN_IDS, decoder, drawn, weights
 from tests.nn.numpy_decoder import attention
 from tests.nn.numpy_decoder import decoder as numpy_decoder

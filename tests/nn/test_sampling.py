@@ -34,6 +34,15 @@ def test_draws_follow_the_tempered_distribution(temperature):
     np.testing.assert_array_less(np.abs(frequencies(temperature) - expected), 5 * (0.25 / DRAWS) ** 0.5)
 
 
+@pytest.mark.parametrize("top_p", [1.0, 0.5])
+def test_a_temperature_near_zero_takes_the_likeliest(top_p):
+    """However near: quotients of logits overflow there, and infinities cannot be told apart."""
+    logits = jnp.asarray([[1.0, 7.0, 5.0], [-3e5, -2e5, -1e5]])
+    for temperature in (1e-3, 1e-30, 2e-38):
+        draw = sampler(temperature, top_p, jax.random.key(7), (), 3)
+        np.testing.assert_array_equal(draw(logits, jnp.int32(0)), [1, 2])
+
+
 @pytest.mark.parametrize(
     ("top_p", "kept"), [(0.01, [1]), (0.39, [1]), (0.41, [1, 3]), (0.75, [1, 3, 4]), (0.95, [1, 2, 3, 4])]
 )
@@ -69,6 +78,26 @@ def test_log_probs_are_of_the_whole_distribution_at_temperature_one():
     np.testing.assert_allclose(got.log_probs, expected, rtol=0, atol=2e-5)
 
 
+def test_new_tokens_follow_the_nucleus_of_the_models_own_distribution():
+    """Two thousand rows of one token: the logits of a whole forward, tempered, cut and normalised, in float64."""
+    rows, temperature, top_p = 2000, 1.7, 0.8
+    prompt = np.full((rows, 1), 5)
+    got = nn.generate(
+        decoder(), prompt, max_new_tokens=1, chunk=1, schedule=PLAIN, temperature=temperature, top_p=top_p,
+        rng=jax.random.key(3),
+    )  # fmt: skip
+    logits = decoder()(jnp.asarray([[5]]), PLAIN, positions=jnp.zeros((1, 1), jnp.int32))[0, 0]
+    share = np.exp(np.asarray(logits, np.float64) / temperature)
+    share /= share.sum()
+    falling = np.argsort(-share)
+    kept = falling[: 1 + np.searchsorted(np.cumsum(share[falling]), top_p)]
+    expected = np.zeros(13)
+    expected[kept] = share[kept] / share[kept].sum()
+    found = np.bincount(got.tokens[:, 0], minlength=13) / rows
+    assert 2 < len(kept) < 13 and set(np.flatnonzero(found)) <= set(kept)
+    np.testing.assert_array_less(np.abs(found - expected), 5 * (0.25 / rows) ** 0.5)
+
+
 def call(**changes):
     arguments = {"model": decoder(), "token_ids": TOKEN_IDS, "max_new_tokens": 2, "schedule": PLAIN} | changes
     return nn.generate(arguments.pop("model"), arguments.pop("token_ids"), **arguments)
@@ -80,8 +109,14 @@ REFUSED: tuple[Any, ...] = (
     ({"max_new_tokens": 0}, ValueError, "`max_new_tokens` must be at least 1; got 0"),
     ({"max_new_tokens": 2.0}, TypeError, "`max_new_tokens` must be an integer; got 2.0"),
     ({"chunk": 0}, ValueError, "`chunk` must be at least 1; got 0"),
-    ({"temperature": -1.0}, ValueError, "`temperature` must be 0 or a positive finite number; got -1.0"),
-    ({"temperature": float("nan")}, ValueError, "`temperature` must be 0 or a positive finite number; got nan"),
+    ({"temperature": -1.0}, ValueError, "`temperature` must be 0 or a positive finite number in float32; got -1.0"),
+    (
+        {"temperature": float("nan")},
+        ValueError,
+        "`temperature` must be 0 or a positive finite number in float32; got nan",
+    ),
+    ({"temperature": 1e-50}, ValueError, "`temperature` must be 0 or a positive finite number in float32; got 1e-50"),
+    ({"temperature": 1e39}, ValueError, "`temperature` must be 0 or a positive finite number in float32; got 1e+39"),
     ({"temperature": 1.0}, ValueError, "`rng` must be given at a temperature above 0; got None"),
     ({"temperature": 1.0, "rng": 3}, TypeError, "`rng` must be one key of jax.random; got int"),
     ({"temperature": 1.0, "rng": jax.random.PRNGKey(0)}, TypeError, "`rng` must be one key of jax.random; got uint32"),
@@ -104,7 +139,20 @@ REFUSED: tuple[Any, ...] = (
         ValueError,
         "`schedule` must give a schedule for every length it is asked for, with leading axes (2, 2)",
     ),
+    (
+        {"query_scale": jnp.ones((1, 1))},
+        TypeError,
+        "`query_scale` must be a rule on positions, a dict of them by layer",
+    ),
+    (
+        {"query_scale": type("Rule", (), {"__hash__": None, "__call__": lambda self, positions: None})()},
+        TypeError,
+        "`query_scale` must be hashable, since it is part of the program; got Rule.",
+    ),
+    ({"score_map": [rj.ReRoPE(window=4)]}, TypeError, "`score_map` must be hashable, since it is part of the program"),
     ({"token_ids": TOKEN_IDS + 12}, ValueError, "`token_ids` must be from 0 to vocab - 1 = 12"),
+    ({"token_ids": [[1, 2], [3]]}, ValueError, "`token_ids` must be rows of one length; got rows of different lengths"),
+    ({"token_ids": [[]]}, ValueError, "`token_ids` must be [batch, seq], neither empty; got shape (1, 0)"),
     ({"token_ids": TOKEN_IDS[0]}, ValueError, "`token_ids` must be [batch, seq], neither empty; got shape (10,)"),
     ({"positions": np.arange(9)[None]}, ValueError, "`positions` must be [batch or 1, seq] for `token_ids`"),
     ({"positions": np.arange(10)[None] // 2}, ValueError, "`positions` must rise from token to token; got 0 after 0"),

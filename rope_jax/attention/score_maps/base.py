@@ -132,13 +132,16 @@ def slowed(schedule: FrequencySchedule, factor: float) -> FrequencySchedule:
     return FrequencySchedule(*evaluate(formula, schedule))
 
 
-def check_tokens(name: str, value: Any, least: int = 1) -> None:
-    """A whole number of tokens, at least `least`."""
+def settle_tokens(score_map: Any, *names: str) -> None:
+    """Whole numbers of tokens from 1 on, which the map keeps as Python's integers."""
     cure = "Write a whole number of tokens."
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"`{name}` must be an integer; got {value!r}. {cure}")
-    if not least <= value < 2**31:
-        raise ValueError(f"`{name}` must be from {least} to 2^31 - 1; got {value}. {cure}")
+    for name in names:
+        value = getattr(score_map, name)
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise TypeError(f"`{name}` must be an integer; got {value!r}. {cure}")
+        if not 1 <= value < 2**31:
+            raise ValueError(f"`{name}` must be from 1 to 2^31 - 1; got {value}. {cure}")
+        object.__setattr__(score_map, name, int(value))
 
 
 def _apart(sides: Any) -> Float64[np.ndarray, "q kv"]:

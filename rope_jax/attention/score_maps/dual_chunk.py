@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jaxtyping import Array, Int32
 
-from rope_jax.attention.score_maps.base import Placement, ScoreMap, check_tokens
+from rope_jax.attention.score_maps.base import Placement, ScoreMap, settle_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +41,7 @@ class DualChunk(ScoreMap):
     local: int
 
     def __post_init__(self) -> None:
-        check_tokens("chunk", self.chunk)
-        check_tokens("local", self.local)
+        settle_tokens(self, "chunk", "local")
         if 2 * self.local > self.chunk:
             raise ValueError(
                 f"`local` must be at most half of `chunk` = {self.chunk}, so that the chunk before holds it; got "

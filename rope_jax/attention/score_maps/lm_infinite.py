@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jaxtyping import Array, Int32
 
-from rope_jax.attention.score_maps.base import Placement, ScoreMap, check_tokens
+from rope_jax.attention.score_maps.base import Placement, ScoreMap, settle_tokens
 from rope_jax.positions import LARGEST_POSITION
 
 
@@ -38,8 +38,7 @@ class LMInfinite(ScoreMap):
     global_tokens: int
 
     def __post_init__(self) -> None:
-        check_tokens("window", self.window)
-        check_tokens("global_tokens", self.global_tokens)
+        settle_tokens(self, "window", "global_tokens")
 
     @property
     def plain_below(self) -> int:

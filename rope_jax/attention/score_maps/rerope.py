@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jaxtyping import Array, Int32
 
-from rope_jax.attention.score_maps.base import Placement, ScoreMap, check_tokens
+from rope_jax.attention.score_maps.base import Placement, ScoreMap, settle_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ReRoPE(ScoreMap):
     window: int
 
     def __post_init__(self) -> None:
-        check_tokens("window", self.window)
+        settle_tokens(self, "window")
 
     @property
     def plain_below(self) -> int:
@@ -71,7 +71,7 @@ class LeakyReRoPE(ScoreMap):
     factor: float
 
     def __post_init__(self) -> None:
-        check_tokens("window", self.window)
+        settle_tokens(self, "window")
         if isinstance(self.factor, bool) or not isinstance(self.factor, int | float):
             raise TypeError(f"`factor` must be a number; got {self.factor!r}. Distances grow that much more slowly.")
         if not 1 < self.factor < math.inf:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from jaxtyping import Array, Int32
 
-from rope_jax.attention.score_maps.base import Placement, ScoreMap, check_tokens
+from rope_jax.attention.score_maps.base import Placement, ScoreMap, settle_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,7 @@ class SelfExtend(ScoreMap):
     window: int
 
     def __post_init__(self) -> None:
-        check_tokens("group", self.group)
-        check_tokens("window", self.window)
+        settle_tokens(self, "group", "window")
         if self.window % self.group:
             raise ValueError(
                 f"`group` must divide `window` = {self.window}, so that both maps meet at whole positions; got "

@@ -41,7 +41,7 @@ def read_arguments(words: Sequence[str]) -> Request:
       ValueError, TypeError, OSError: as `load_config`, and neither a file nor a checkpoint first.
       SystemExit: an override that does not parse (code 2), or `--help` (0).
     """
-    rest, given = _taken(words)
+    rest, given = taken(words, [name for name, _ in SHORT])
     checkpoint = given.get("--checkpoint")
     overrides = [word for name, setting in SHORT if name in given for word in (setting, given[name])]
     if rest and not rest[0].startswith("-"):
@@ -60,14 +60,22 @@ def read_arguments(words: Sequence[str]) -> Request:
     )
 
 
-def _taken(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The words without the short options, and those with their values."""
+def taken(words: Sequence[str], names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The words without some options, and those with their values.
+
+    Args:
+      words: of the command line.
+      names: of the options; each is given at most once, with its value behind it or after a sign of equality.
+
+    Raises:
+      ValueError: an option twice, or without a value.
+    """
     rest: list[str] = []
     given: dict[str, str] = {}
     ahead = list(words)
     while ahead:
         name, joined, value = ahead.pop(0).partition("=")
-        if name not in dict(SHORT):
+        if name not in names:
             rest.append(name + joined + value)
             continue
         if name in given:

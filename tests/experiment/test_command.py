@@ -115,32 +115,37 @@ def test_a_fault_of_the_program_keeps_its_traceback(config_file):
         )
 
 
-def test_train_then_extrapolate_ends_with_table_and_report(tmp_path, capsys):
+def test_extrapolate_trains_what_it_needs_and_ends_with_table_and_report(tmp_path, capsys):
     path = tmp_path / "tiny.toml"
     path.write_text(toml(text_config(tmp_path)), encoding="utf-8")
-    trained = script("train.py")
-    assert run_script("Train.", trained["prepare"], trained["execute"], [str(path)]) == 0
-    checkpoints = Path(capsys.readouterr().out.strip())
-    assert sorted(folder.name.partition("-")[0] for folder in checkpoints.glob("*/*")) == ["base", "tuned"]
-    training = read_results(tmp_path / "runs" / "tiny")
-    assert [row["metric"] for row in training] == ["training", "training"]
     swept = script("extrapolate.py")
     assert run_script("Sweep.", swept["Sweep"], swept["execute"], [str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert Path(lines[-1]).is_file()
     assert any("Effective length" in line for line in lines)
     assert sum("YaRN" in line for line in lines) == 2
-    rows = read_results(tmp_path / "runs" / "tiny")
-    assert rows[:2] == training
-    assert len(rows) == 10
+    checkpoints = tmp_path / "runs" / "tiny" / "checkpoints"
+    assert sorted(folder.name.partition("-")[0] for folder in checkpoints.glob("*/*")) == ["base", "tuned"]
+    assert len(read_results(tmp_path / "runs" / "tiny")) == 10
+
+
+def test_a_diverged_training_leaves_the_rest_waiting_and_code_1(config_file, tmp_path, capsys):
+    swept = script("extrapolate.py")
+    words = [str(config_file), "--train.weight-decay", "1e30"]
+    assert run_script("Sweep.", swept["Sweep"], swept["execute"], words) == 1
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1] == str(tmp_path / "runs" / "keys")
+    said = printed.err.splitlines()
+    assert said[-1] == "error: 1 of the cells failed, 4 more waited for such a cell; the same command tries them again"
+    assert said[-2].startswith("failed: training Identity at 16, seed 0: `")
 
 
 def test_a_folder_of_another_config_is_refused(config_file, tmp_path, capsys):
-    trained = script("train.py")
-    assert run_script("Train.", trained["prepare"], trained["execute"], [str(config_file)]) == 0
+    swept = script("extrapolate.py")
+    assert run_script("Sweep.", swept["Sweep"], swept["execute"], [str(config_file)]) == 0
     capsys.readouterr()
     words = [str(config_file), "--train.learning-rate", "0.001"]
-    assert run_script("Train.", trained["prepare"], trained["execute"], words) == 2
+    assert run_script("Sweep.", swept["Sweep"], swept["execute"], words) == 2
     assert "train.learning_rate = 0.003 there, 0.001 here" in capsys.readouterr().err
 
 

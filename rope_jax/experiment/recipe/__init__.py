@@ -1,0 +1,1 @@
+"""What a training run reads: weighted sources of documents, packed into rows, in an order that can be resumed."""

@@ -1,0 +1,91 @@
+"""The tokens that a recipe speaks of: bytes, or those of a tokenizer with what opens and closes its documents."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rope_jax.experiment.data import Document
+from rope_jax.experiment.encoding import Encoding, encoding_of
+from rope_jax.experiment.recipe.settings import RecipeConfig
+from rope_jax.huggingface.weights.tokenizer import FILE, read_tokenizer
+
+BYTES = 256
+ROLES = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Token ids and what frames a document.
+
+    Args:
+        size: ids, which are below it.
+        bos: the id in front of every document, where the tokenizer puts one there by itself.
+        end: the id behind every document.
+        encoding: text to ids; None for bytes.
+    """
+
+    size: int = BYTES
+    bos: int | None = None
+    end: int | None = None
+    encoding: Encoding | None = None
+
+    def encoded(self, document: Document) -> Document:
+        """A document, read as bytes, in these tokens, without what frames it.
+
+        Raises:
+            ValueError: no UTF-8 text for a tokenizer.
+        """
+        if self.encoding is None:
+            return document
+        try:
+            text = document.tokens.tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"`data.sources` must lead to UTF-8 text for a tokenizer; got {error.reason} at byte {error.start} of "
+                f"{document.name}. Convert it, or leave it out."
+            ) from None
+        return Document(document.name, np.asarray(self.encoding.ids(text), np.int32))
+
+
+def read_vocabulary(recipe: RecipeConfig) -> Vocabulary:
+    """The vocabulary that a recipe names.
+
+    Raises:
+        ValueError: no tokenizer there, or an end token that it does not have.
+
+    Example:
+        >>> read_vocabulary(RecipeConfig()).size
+        256
+    """
+    if not recipe.tokenizer:
+        return Vocabulary()
+    named = Path(recipe.tokenizer)
+    folder = named.parent if named.name == FILE else named
+    tokenizer = read_tokenizer(folder)
+    if tokenizer is None:
+        raise ValueError(
+            f"`data.tokenizer` must be a folder with a {FILE}, or that file; got {recipe.tokenizer!r}, where none is. "
+            "Name the folder of a checkpoint, or leave it out to read bytes."
+        )
+    encoding = encoding_of(tokenizer, tokenizer.get_vocab_size())
+    name = _closing(folder) if recipe.end_token == "auto" else recipe.end_token
+    end = None if name in (None, "none") else tokenizer.token_to_id(name)
+    if name not in (None, "none") and end is None:
+        raise ValueError(
+            f'`data.end_token` must be a token of {folder / FILE}; got {name!r}. Name one that it has, or write "none".'
+        )
+    return Vocabulary(encoding.vocab, encoding.bos, end, encoding)
+
+
+def _closing(folder: Path) -> str | None:
+    """The end token's text as the files beside a tokenizer give it."""
+    for name in ROLES:
+        path = folder / name
+        if path.is_file():
+            token = json.loads(path.read_text(encoding="utf-8")).get("eos_token")
+            found: str | None = token.get("content") if isinstance(token, dict) else token
+            if found is not None:
+                return found
+    return None

@@ -1,5 +1,9 @@
-"""Checkpoints: named pytrees and a JSON note for a step, complete or absent even when the process is killed."""
+"""Checkpoints: named pytrees and a JSON note for a step, complete or absent even when the process is killed.
 
+`save` and `restore_latest` are for short trainings that wait for the disk; `Checkpoints` writes while training goes on.
+"""
+
+import shutil
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -9,6 +13,7 @@ from typing import Any
 
 import jax
 from jax.sharding import SingleDeviceSharding
+from jaxtyping import PyTree
 
 KEPT = 2  # the last step, and one more in case that the disk loses it
 
@@ -51,15 +56,8 @@ def save(folder: str | Path, step: int, items: Mapping[str, Any], meta: Mapping[
     Raises:
         ValueError: the step is not later than the last one.
     """
-    from orbax.checkpoint import v1 as ocp
-
-    keep = ocp.training.preservation_policies.LatestN(KEPT)
-    note = {"meta": dict(meta), "leaves": {name: _leaves(item) for name, item in items.items()}}
-    with ocp.training.Checkpointer(Path(folder).resolve(), preservation_policy=keep) as checkpointer:
-        latest = checkpointer.latest
-        if latest is not None and step <= latest.step:
-            raise ValueError(f"`step` must be above the last saved one, {latest.step}; got {step}. Use another folder.")
-        checkpointer.save_checkpointables(step, dict(items), force=True, custom_metadata=note)
+    with Checkpoints(folder) as checkpoints:
+        checkpoints.save(step, items, meta, wait=True)
 
 
 @_interrupt_afterwards()
@@ -77,25 +75,139 @@ def restore_latest(
         (step, items, meta), or None when nothing was saved. Items have the shardings of `abstract`, not of the file.
 
     Raises:
-        ValueError: a leaf is missing on either side, or differs in shape or dtype; nothing is cast.
+        ValueError: a leaf is missing on either side, or differs in shape or dtype (nothing is cast), or the step is
+            damaged.
     """
     if not Path(folder).is_dir():
         return None
-    from orbax.checkpoint import v1 as ocp
-
-    with ocp.training.Checkpointer(Path(folder).resolve()) as checkpointer:
-        if checkpointer.latest is None:
+    with Checkpoints(folder) as checkpoints:
+        if checkpoints.latest is None:
             return None
-        step = int(checkpointer.latest.step)
-        note = checkpointer.checkpointables_metadata(step).custom_metadata
+        step = checkpoints.latest
+        return step, checkpoints.restore(step, abstract), checkpoints.meta(step)
+
+
+class Checkpoints:
+    """The checkpoints in one folder, written in the background, complete or absent, kept by policy.
+
+    Example:
+      with Checkpoints(folder, keep=2, keep_every=1000) as checkpoints:
+          checkpoints.save(step, {"model": params, "opt": opt}, {"config": config})
+
+    Args:
+        folder: made if absent.
+        keep: how many of the last steps are kept.
+        keep_every: steps whose multiples are kept as well; 0: none.
+    """
+
+    def __init__(self, folder: str | Path, *, keep: int = KEPT, keep_every: int = 0) -> None:
+        from orbax.checkpoint import v1 as ocp
+
+        policies = ocp.training.preservation_policies
+        policy = policies.LatestN(keep)
+        if keep_every:
+            policy = policies.AnyPreservationPolicy([policy, policies.EveryNSteps(keep_every)])
+        self.folder = Path(folder).resolve()
+        self._checkpointer = ocp.training.Checkpointer(self.folder, preservation_policy=policy)
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._checkpointer.close()
+
+    @property
+    def latest(self) -> int | None:
+        """The last complete step."""
+        latest = self._checkpointer.latest
+        return None if latest is None else int(latest.step)
+
+    def save(self, step: int, items: Mapping[str, Any], meta: Mapping[str, Any], *, wait: bool = False) -> None:
+        """Writes one step; returns when the arrays may be donated or changed, the disk has them after `wait`.
+
+        Arguments and errors as of the function `save`.
+        """
+        latest = self.latest
+        if latest is not None and step <= latest:
+            raise ValueError(f"`step` must be above the last saved one, {latest}; got {step}. Use another folder.")
+        note = {"meta": dict(meta), "leaves": {name: _leaves(item) for name, item in items.items()}}
+        if wait:
+            self._checkpointer.save_checkpointables(step, dict(items), force=True, custom_metadata=note)
+        else:
+            self._checkpointer.save_checkpointables_async(step, dict(items), force=True, custom_metadata=note)
+
+    def wait(self) -> None:
+        """Waits until every step that was saved is complete."""
+        self._checkpointer.wait()
+
+    def meta(self, step: int) -> dict[str, Any]:
+        """The note of a step.
+
+        Raises:
+            ValueError: the step is damaged.
+        """
+        return self._note(step)["meta"]
+
+    def restore(self, step: int, abstract: Mapping[str, Any]) -> dict[str, Any]:
+        """The items of a step; arguments and errors as of `restore_latest`."""
+        note = self._note(step)
         for name, item in abstract.items():
             saved, asked = note["leaves"].get(name, {}), _leaves(item)
             for path in sorted(saved.keys() | asked.keys()):
                 if saved.get(path) != asked.get(path):
-                    rule = f"`{name}{path}` must be what step {step} of {folder} holds, {saved.get(path)}"
+                    rule = f"`{name}{path}` must be what step {step} of {self.folder} holds, {saved.get(path)}"
                     raise ValueError(f"{rule}; got {asked.get(path)}. Use the config it was saved with.")
-        items = checkpointer.load_checkpointables(step, jax.tree.map(_placed, dict(abstract)))
-    return step, {name: items[name] for name in abstract}, note["meta"]
+        with self._whole(step):
+            items = self._checkpointer.load_checkpointables(step, jax.tree.map(_placed, dict(abstract)))
+            return {name: items[name] for name in abstract}
+
+    def _note(self, step: int) -> dict[str, Any]:
+        with self._whole(step):
+            note = self._checkpointer.checkpointables_metadata(step).custom_metadata
+            return {"meta": note["meta"], "leaves": note["leaves"]}
+
+    @contextmanager
+    def _whole(self, step: int) -> Iterator[None]:
+        """What reading a damaged step raises, whatever it is, in words that say what to do."""
+        try:
+            yield
+        except Exception as error:
+            earlier = [int(found.step) for found in self._checkpointer.checkpoints if found.step < step]
+            then = f"step {max(earlier)} is used then" if earlier else "the run begins anew then"
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ValueError(
+                f"`checkpoint` must be whole; got step {step} of {self.folder} damaged ({type(error).__name__}: "
+                f"{reason}). Delete the folder {self.folder / str(step)}: {then}."
+            ) from None
+
+
+def check_space(folder: str | Path, state: PyTree, kept: int) -> None:
+    """Refuses to begin what the disk cannot hold: the checkpoints that are kept, and one more in the making.
+
+    Args:
+        folder: of the checkpoints; what lies there already counts as room.
+        state: arrays or `jax.ShapeDtypeStruct`.
+        kept: checkpoints that are kept.
+
+    Raises:
+        OSError: too little is free.
+    """
+    folder = Path(folder).resolve()
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    needed = (kept + 1) * size
+    there = next(path for path in (folder, *folder.parents) if path.is_dir())
+    own = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+    free = shutil.disk_usage(there).free + own
+    if needed > free:
+        raise OSError(
+            f"`checkpoint` must find room for {kept + 1} states of {_bytes(size)}, {_bytes(needed)}; got "
+            f"{_bytes(free)} free at {there}. Make room, lower checkpoint.keep, raise checkpoint.keep_every, or change "
+            "`output`."
+        )
+
+
+def _bytes(number: int) -> str:
+    return f"{number / 2**30:.3g} GiB" if number >= 2**30 else f"{number / 2**20:.3g} MiB"
 
 
 def _leaves(item: Any) -> dict[str, str]:

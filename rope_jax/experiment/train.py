@@ -3,19 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from rope_jax.experiment import checkpoint
 from rope_jax.experiment.config import ExperimentConfig
-from rope_jax.experiment.evaluate import Schedules, token_losses
+from rope_jax.experiment.evaluate import Schedules
 from rope_jax.experiment.tasks import Batch, Task
+from rope_jax.experiment.training.guard import check_losses, check_state
+from rope_jax.experiment.training.optimizer import adamw
+from rope_jax.experiment.training.settings import OptimizerConfig
+from rope_jax.experiment.training.step import build_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,16 +83,7 @@ def optimizer(config: ExperimentConfig, stage: Stage) -> optax.GradientTransform
         decay_steps=stage.steps,
         end_value=stage.learning_rate * train.final_fraction,
     )
-    adamw = optax.adamw(rate, b2=train.b2, weight_decay=train.weight_decay, mask=_decays)
-    return optax.chain(optax.clip_by_global_norm(train.clip), adamw)
-
-
-def _decays(params: PyTree) -> PyTree:
-    """Weights that decay: matrices do, norm scales, biases and attention sinks do not."""
-    spared = ("scale", "bias", "sinks")
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: not any(f"'{name}'" in jax.tree_util.keystr(path) for name in spared), params
-    )
+    return adamw(rate, OptimizerConfig(weight_decay=train.weight_decay, b2=train.b2, clip=train.clip))
 
 
 class Trainer:
@@ -109,7 +103,9 @@ class Trainer:
         self.config = config
         self.stage = stage
         self._optimizer = optimizer(config, stage)
-        self._step = _training_step(graphdef, self._optimizer, config.evaluate.loss_chunk)
+        step = build_step(graphdef, self._optimizer, loss_chunk=config.evaluate.loss_chunk)
+        self._step = jax.jit(step, donate_argnums=0)
+        self._cure = f"Lower {stage.table}.learning_rate or train.clip, or lengthen {stage.table}.warmup."
 
     def run(
         self,
@@ -144,63 +140,24 @@ class Trainer:
         pending: list[jax.Array] = []
         for step in range(done, self.stage.steps):
             batch = task.train_batch(self.stage.first_batch + step, self.stage.length, self.stage.batch)
-            state["model"], state["opt"], step_loss = self._step(*state.values(), schedules, batch, positions)
-            pending.append(step_loss)
+            whole, metrics = self._step(
+                {"params": state["model"], "opt": state["opt"]}, schedules, _step_batch(batch, positions)
+            )
+            state = {"model": whole["params"], "opt": whole["opt"]}
+            pending.append(metrics["loss"])
             now = step + 1
             saves = now == self.stage.steps or now % self.config.train.checkpoint_every == 0
             if saves or now % self.config.train.log_every == 0:
-                loss = _checked(pending, now, self.stage.table)
+                loss = check_losses(pending, now, self._cure)
                 pending = []
                 observe(now, loss)
             if saves:
-                # The loss of a step is that of the weights before it: it says nothing about the last update.
-                if not _all_finite(state):
-                    raise _diverged("weights", "NaN or infinity", f"after step {now}", self.stage.table)
+                check_state(state, now, self._cure)
                 checkpoint.save(folder, now, state, {"loss": loss})
         return Trained(state["model"], loss)
 
 
-def _training_step(graphdef: nnx.GraphDef, transformation: optax.GradientTransformation, chunk: int) -> Callable:
-    """The jitted step: (params, opt, schedules, batch, positions) -> (params, opt, loss)."""
-
-    def batch_loss(params: PyTree, schedules: Schedules, batch: Batch, positions: Array) -> Array:
-        tokens, weights = map(jnp.asarray, batch)
-        model = nnx.merge(graphdef, params)
-        hidden = model.hidden(tokens[:, :-1], schedules, positions=positions)
-        losses = token_losses(hidden, model.unembed, tokens[:, 1:], chunk)
-        return jnp.sum(losses * weights) / jnp.sum(weights)
-
-    def step(
-        params: PyTree, opt: optax.OptState, schedules: Schedules, batch: Batch, positions: Array
-    ) -> tuple[PyTree, optax.OptState, Array]:
-        loss, gradients = jax.value_and_grad(batch_loss)(params, schedules, batch, positions)
-        # optax mixes integer counts with floats, which the strict setting of the caller may forbid.
-        with jax.numpy_dtype_promotion("standard"):
-            updates, opt = transformation.update(gradients, opt, params)
-            return optax.apply_updates(params, updates), opt, loss
-
-    return jax.jit(step, donate_argnums=(0, 1))
-
-
-@jax.jit
-def _all_finite(state: PyTree) -> Array:
-    """Whether every float of the weights and of the optimizer's moments is finite."""
-    floats = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in floats]))
-
-
-def _diverged(what: str, got: object, when: str, table: str) -> FloatingPointError:
-    return FloatingPointError(
-        f"`{what}` must stay finite; got {got} {when}. "
-        f"Lower {table}.learning_rate or train.clip, or lengthen {table}.warmup."
-    )
-
-
-def _checked(pending: list[jax.Array], last_step: int, table: str) -> float:
-    """The last of the losses since the last check; waits for the device only here, so steps queue up between checks."""
-    losses = np.asarray(jax.device_get(pending))
-    broken = np.flatnonzero(~np.isfinite(losses))
-    if broken.size:
-        step = last_step - len(losses) + 1 + int(broken[0])
-        raise _diverged("loss", losses[broken[0]], f"at step {step}", table)
-    return float(losses[-1])
+def _step_batch(batch: Batch, positions: jax.Array) -> dict[str, Any]:
+    """A batch as the step takes it."""
+    tokens, weights = batch
+    return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights, "positions": positions}

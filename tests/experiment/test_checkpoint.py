@@ -1,12 +1,14 @@
 """Checkpoints: what is saved comes back bit for bit, where it is asked to, or not at all."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,7 @@ import pytest
 from flax import nnx
 from orbax.checkpoint import v1 as ocp
 
-from rope_jax.experiment.checkpoint import restore_latest, save
+from rope_jax.experiment.checkpoint import Checkpoints, check_space, restore_latest, save
 
 
 def items(scale: float = 1.0) -> dict:
@@ -169,3 +171,37 @@ def test_a_killed_writer_leaves_a_complete_step(tmp_path, delay):
     assert meta == {"step": step}
     assert np.array_equal(restored["model"]["weight"], np.full((256, 256), step))
     save(tmp_path, step + 1, {"model": {"weight": jnp.full((256, 256), step + 1)}}, {"step": step + 1})
+
+
+def test_steps_are_kept_by_number_and_by_multiple(tmp_path):
+    with Checkpoints(tmp_path, keep=1, keep_every=4) as checkpoints:
+        for step in range(1, 8):
+            checkpoints.save(step, {"model": {"bias": jnp.full(2, step)}}, {})
+        checkpoints.wait()
+        assert checkpoints.latest == 7
+    assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [4, 7]
+
+
+def test_what_is_saved_in_the_background_is_what_was_given(tmp_path):
+    spent = jax.jit(lambda x: x + 1, donate_argnums=0)
+    bias = jnp.zeros(1000)
+    with Checkpoints(tmp_path) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, {"model": {"bias": bias}}, {"step": step})
+            bias = spent(bias)
+        checkpoints.wait()
+        for step in (2, 3):
+            restored = checkpoints.restore(step, {"model": {"bias": bias}})["model"]["bias"]
+            assert np.array_equal(restored, np.full(1000, step - 1, np.float32))
+            assert checkpoints.meta(step) == {"step": step}
+
+
+def test_a_disk_without_room_is_refused_with_the_numbers(tmp_path, monkeypatch):
+    state = {"model": jax.ShapeDtypeStruct((1024, 1024), jnp.float32), "count": jax.ShapeDtypeStruct((), jnp.int32)}
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=10 * 2**20))
+    check_space(tmp_path / "new", state, 1)
+    words = rf"room for 3 states of 4 MiB, 12 MiB; got 10 MiB free at {tmp_path}\. Make room"
+    with pytest.raises(OSError, match=words):
+        check_space(tmp_path / "new", state, 2)
+    (tmp_path / "old").write_bytes(bytes(3 * 2**20))
+    check_space(tmp_path, state, 2)

@@ -16,6 +16,7 @@ from rope_jax.experiment import train
 from rope_jax.experiment.evaluate import token_losses
 from rope_jax.experiment.model import group_schedules, make_decoder
 from rope_jax.experiment.tasks import Batch, make_task
+from rope_jax.experiment.training import loss as loss_of_step
 from tests.experiment.tiny import passkey_config
 
 
@@ -28,7 +29,7 @@ def start(tmp_path_factory):
     # Losses are all that is counted: this is where a step is traced.
     counted = chex.assert_max_traces(token_losses, n=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "token_losses", counted)
+        patch.setattr(loss_of_step, "token_losses", counted)
         yield train.Trainer(config, train.base_stage(config), graphdef), params, schedules, task
 
 

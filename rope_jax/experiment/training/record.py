@@ -1,0 +1,77 @@
+"""record.json: what every stage of a run saw and reached."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import Mesh
+
+from rope_jax.experiment.provenance import commit, device_name, versions
+from rope_jax.experiment.training.config import bearing
+from rope_jax.experiment.training.settings import RunConfig
+from rope_jax.experiment.training.stages import factor_of, original_length, theta_of
+from rope_jax.experiment.training.step import State
+from rope_jax.experiment.training.transitions import evaluated_schedules
+
+FILE = "record.json"
+
+
+def stage_entry(
+    config: RunConfig,
+    index: int,
+    state: State,
+    trained_on: dict[str, Any] | None,
+    losses: dict[str, dict[str, float]],
+) -> dict[str, Any]:
+    """What is recorded of a stage at its end.
+
+    Args:
+      config: the run.
+      index: of the stage.
+      state: at its end.
+      trained_on: what its feed counted; None for a stage that only evaluates.
+      losses: length -> held-out losses.
+    """
+    stage = config.stages[index]
+    schedules = evaluated_schedules(config, index, state, stage.length) or {}
+    return {
+        "name": stage.name,
+        "length": stage.length,
+        "rows": config.rows(stage),
+        "steps": stage.steps,
+        "transform": stage.transform,
+        "factor": factor_of(config, index),
+        "original_length": original_length(config, index),
+        "theta": theta_of(config, index),
+        "learnable": stage.learnable,
+        "schedules": {
+            group: None
+            if schedule is None
+            else {"inv_freq": schedule.float64().tolist(), "attention_scale": float(schedule.attention_scale)}
+            for group, schedule in schedules.items()
+        },
+        "trained_on": trained_on,
+        "evaluation": losses,
+    }
+
+
+def run_header(config: RunConfig, mesh: Mesh, parameters: int) -> dict[str, Any]:
+    """What is recorded of the run as a whole."""
+    return {
+        "name": config.name,
+        "parameters": parameters,
+        "tokens_per_batch": config.tokens_per_batch,
+        "mesh": dict(mesh.shape),
+        "device": device_name(),
+        "versions": versions(),
+        "commit": commit(),
+        "config": bearing(config),
+    }
+
+
+def write_record(folder: Path, record: dict[str, Any]) -> None:
+    """Writes the record of a run into its folder, whole or not at all."""
+    draft = folder / f"{FILE}.draft"
+    draft.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(draft, folder / FILE)

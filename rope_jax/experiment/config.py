@@ -40,6 +40,8 @@ __all__ = [
 CURE_FOLDER = "Name a TOML file, or write --checkpoint in front of the folder of a model."
 CURE_TEXT = "If it is the text to read, write --text in front of it."
 LEFT_OUT = ("model.checkpoint", "train.checkpoint_every", "train.log_every", "finetune.methods", "finetune.export")
+# Left out while empty or false: results from before these settings existed keep their hash.
+UNUSED = ("model.thetas", "evaluate.generate")
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
@@ -63,7 +65,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
         >>> load_config("configs/quickstart.toml", ["--train.steps", "40"]).train.steps  # doctest: +SKIP
         40
     """
-    return overridden(from_table(ExperimentConfig, _table(Path(path))), overrides)
+    return overridden(from_table(ExperimentConfig, toml_table(Path(path))), overrides)
 
 
 def overridden(config: ExperimentConfig, overrides: Sequence[str]) -> ExperimentConfig:
@@ -76,8 +78,8 @@ def overridden(config: ExperimentConfig, overrides: Sequence[str]) -> Experiment
     return config
 
 
-def _table(path: Path) -> dict[str, Any]:
-    """The table of a TOML file."""
+def toml_table(path: Path) -> dict[str, Any]:
+    """The table of a TOML file; raises OSError or ValueError as `load_config` does."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -124,7 +126,7 @@ def bearing(plain: dict[str, Any]) -> dict[str, Any]:
         for table in ("data", "model", "train", "evaluate", "finetune")
         for key, value in plain[table].items()
     }
-    for path in LEFT_OUT:
+    for path in (*LEFT_OUT, *(path for path in UNUSED if not parts.get(path))):
         parts.pop(path, None)
     if plain["data"]["task"] == "text":
         lengths = [round(multiple * plain["train"]["length"]) for multiple in plain["sweep"]["multiples"]]

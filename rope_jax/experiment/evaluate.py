@@ -15,6 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rope_jax.attention.score_maps import ScoreMap
+from rope_jax.experiment.layers import GroupMaps, Rule
 
 Unembed = Callable[[Array], Array]
 Schedules = Mapping[str, Any] | None
@@ -85,7 +86,7 @@ def token_losses(
 def scoring_step(graphdef: nnx.GraphDef, chunk: int) -> Callable:
     """The jitted evaluation step: (params, schedules, tokens [rows, T + 1], positions [1, T]) -> (losses, hits).
 
-    A score map is part of the program, a query scale [1, T] is data.
+    A score map is part of the program, the query scales of the layer groups [1, T] are data.
     """
 
     def step(
@@ -93,12 +94,13 @@ def scoring_step(graphdef: nnx.GraphDef, chunk: int) -> Callable:
         schedules: Schedules,
         tokens: Array,
         positions: Array,
-        query_scale: Array | None = None,
-        score_map: ScoreMap | None = None,
+        query_scale: Mapping[str, Array | None] | Array | None = None,
+        score_map: ScoreMap | GroupMaps | None = None,
     ) -> tuple[Array, Array]:
+        by_group = dict(score_map) if isinstance(score_map, tuple) else score_map
         model = nnx.merge(graphdef, params)
         hidden = model.hidden(
-            tokens[:, :-1], schedules, positions=positions, query_scale=query_scale, score_map=score_map
+            tokens[:, :-1], schedules, positions=positions, query_scale=query_scale, score_map=by_group
         )
         return token_scores(hidden, model.unembed, tokens[:, 1:], chunk)
 
@@ -112,8 +114,8 @@ def score(
     tokens: np.ndarray,
     rows: int,
     *,
-    query_scale: Callable[[Array], Array] | None = None,
-    score_map: ScoreMap | None = None,
+    query_scale: Mapping[str, Rule | None] | Rule | None = None,
+    score_map: ScoreMap | GroupMaps | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Losses and hits of every target of every item, `rows` items per call of the step.
 
@@ -123,15 +125,22 @@ def score(
       schedules: what the decoder is called with.
       tokens: int32 [items, length + 1].
       rows: items per call; the last call is filled up with copies, so that one shape is compiled.
-      query_scale: a rule from positions to a factor on queries.
-      score_map: what far keys are rotated by instead.
+      query_scale: a rule from positions to a factor on queries, for all layers or by group.
+      score_map: what far keys are rotated by instead, for all layers or by group.
 
     Returns:
       (losses float64, hits bool), each [items, length].
     """
     items, length = tokens.shape[0], tokens.shape[1] - 1
     positions = jnp.arange(length, dtype=jnp.int32)[None]
-    scale = None if query_scale is None else query_scale(positions)
+
+    def at_positions(rule: Rule | None) -> Array | None:
+        return None if rule is None else rule(positions)
+
+    if isinstance(query_scale, Mapping):
+        scale: Any = {group: at_positions(rule) for group, rule in query_scale.items()}
+    else:
+        scale = at_positions(query_scale)
     outcomes = []
     for start in range(0, items, rows):
         part = tokens[start : start + rows]
@@ -180,16 +189,17 @@ def paired_gain(truncated: np.ndarray, full: np.ndarray) -> tuple[float, float]:
 def accuracy(
     hits: np.ndarray, weights: np.ndarray, depths: np.ndarray | None
 ) -> tuple[float, float, list[list[float]]]:
-    """Teacher-forced accuracy of the answers.
+    """Accuracy of the answers.
 
     Args:
-      hits: bool [items, length].
+      hits: bool [items, length]; of teacher forcing, a token is right given the true ones before it, of generation,
+        given those that were generated.
       weights: float [items, length], above 0 on answer tokens.
       depths: float [items], where the key lies, 0 first to 1 last; None for a task without.
 
     Returns:
-      (share of answer tokens that are right given the true ones before them; share of items with every answer token
-      right; [[depth, token share], ...] by rising depth).
+      (share of answer tokens that are right; share of items with every answer token right, which is the same for both
+      kinds of hits; [[depth, token share], ...] by rising depth).
     """
     answer = weights > 0
     right = hits & answer

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rope_jax.experiment.layers import Layers
 from rope_jax.experiment.model import Subject
 from rope_jax.schedule import FrequencySchedule
 from rope_jax.spec import ModelRope
@@ -13,17 +14,18 @@ from rope_jax.spec import ModelRope
 FOLDER = "exports"
 
 
-def exported_rope(subject: Subject, transform: Callable[..., FrequencySchedule]) -> ModelRope:
+def exported_rope(subject: Subject, transform: Callable[..., FrequencySchedule], layers: Layers = "auto") -> ModelRope:
     """The rotary settings of a tuned checkpoint, in the layer groups of its configuration where these suffice.
 
     Args:
       subject: the checkpoint's.
       transform: the method that it was tuned with.
+      layers: those that the method edited.
 
     Raises:
       ValueError: a model that is not a rotated checkpoint.
     """
-    fine, own = subject.composed(transform), subject.own_rope
+    fine, own = subject.composed(transform, layers), subject.own_rope
     if fine is None or own is None:
         raise ValueError(
             "`subject` must be a checkpoint with rotary positions; got another model. Set model.checkpoint."

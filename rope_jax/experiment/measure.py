@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flax import nnx
 
 from rope_jax.experiment import evaluate
+from rope_jax.experiment.answers import generated_hits
 from rope_jax.experiment.config import ExperimentConfig
 from rope_jax.experiment.data import opened
 from rope_jax.experiment.export import FOLDER, export
@@ -126,11 +128,8 @@ class Laboratory:
 
     def _uncut(self) -> list[int]:
         """The lengths that truncation leaves whole: their baseline is the window itself."""
-        return [
-            length
-            for length in self.config.sweep.lengths(self.config.train.length)
-            if length <= self.config.train.length
-        ]
+        trained = self.config.train.length
+        return [length for length in self.config.sweep.lengths(trained) if length <= trained]
 
     def _within(self, cell: Cell, length: int) -> list[float]:
         """The tail of every window of a length that truncation leaves whole."""
@@ -160,7 +159,8 @@ class Laboratory:
 
     def _passkey(self, cell: Cell) -> dict[str, Any]:
         questions, schedules = self._questions(cell), cell.schedules(self.config, self.subject)
-        _, hits = self._scores(cell, schedules, questions.tokens)
+        generated = self.config.evaluate.generate
+        hits = self._answers(cell, schedules) if generated else self._scores(cell, schedules, questions.tokens)[1]
         share, whole, by_depth = evaluate.accuracy(hits, questions.weights, questions.depths)
         return self._rotation(cell, schedules) | {
             "value": share,
@@ -168,14 +168,18 @@ class Laboratory:
             "keys": len(questions.tokens),
             "chance": self._task(cell.seed).chance(questions),
             "whole_answers": whole,
+            "answers": "generated" if generated else "teacher forced",
             "by_depth": by_depth,
         }
 
     def _rotation(self, cell: Cell, schedules: Schedules) -> dict[str, Any]:
         """What the cell was rotated with, and what else it did to scores."""
         extras = {"score_map": cell.score_map(self.config), "query_scale": cell.query_scale(self.config)}
-        named = {name: repr(extra) for name, extra in extras.items() if extra is not None}
-        schedule = self.subject.recorded(schedules)
+        named: dict[str, Any] = {name: repr(extra) for name, extra in extras.items() if extra is not None}
+        layers = cell.calls.layers
+        if layers != "auto":
+            named["layers"] = {"chosen": layers, "frequencies": self.subject.edited(layers)}
+        schedule = self.subject.recorded(schedules, layers)
         if schedule is None:
             return {"inv_freq": [], "attention_scale": 1.0, **named}
         frequencies = {"inv_freq": schedule.float64().tolist(), "attention_scale": float(schedule.attention_scale)}
@@ -191,18 +195,19 @@ class Laboratory:
         raise MissingResult
 
     def _scores(self, cell: Cell, schedules: Any, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Losses and hits; a shorter length gets more rows a call, so that every call has about as many tokens."""
-        rows = self.config.evaluate.batch * self.config.longest // (tokens.shape[1] - 1)
-        score_map, query_scale = cell.score_map(self.config), cell.query_scale(self.config)
-        return evaluate.score(
-            self._step,
-            self._trained(cell).params,
-            schedules,
-            tokens,
-            rows,
-            query_scale=query_scale,
-            score_map=score_map,
-        )
+        """Losses and hits of every target."""
+        params, rows = self._trained(cell).params, self._rows(tokens.shape[1] - 1)
+        return evaluate.score(self._step, params, schedules, tokens, rows, **cell.scoring(self.config, self.subject))
+
+    def _answers(self, cell: Cell, schedules: Any) -> np.ndarray:
+        """Hits of generated answers."""
+        decoder = nnx.merge(self._weights.graphdef, self._trained(cell).params)
+        questions, scoring = self._questions(cell), cell.scoring(self.config, self.subject)
+        return generated_hits(decoder, schedules, questions, self._rows(cell.length), **scoring)
+
+    def _rows(self, length: int) -> int:
+        """A shorter length gets more rows a call, so that every call has about as many tokens."""
+        return self.config.evaluate.batch * self.config.longest // length
 
     def _questions(self, cell: Cell) -> Questions:
         return self._task(cell.seed).questions(cell.length)
@@ -233,6 +238,7 @@ class Laboratory:
         assert published is not None  # the rules allow no export without
 
         def write(draft: Path) -> None:
-            published.save(self._trained(cell).params, cell.tuned_transform(self.config), draft)
+            transform, layers = cell.tuned_transform(self.config), cell.calls.layers
+            published.save(self._trained(cell).params, transform, draft, layers)
 
         return export(write, self.folder / FOLDER / weights_name(cell))

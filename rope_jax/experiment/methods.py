@@ -1,7 +1,8 @@
-"""A method as text: `"YaRN(beta_fast=8)"`, `"chain(NTKAware(), Resonance())"`, `"chain(YaRN(), SelfExtend())"`.
+"""A method as text: `"YaRN(beta_fast=8)"`, `"chain(NTKAware(), Resonance())"`, `"chain(YaRN(), SelfExtend()) @ full"`.
 
 The text is read with `ast`, never evaluated: calls of the public classes with literal keywords. What a sweep knows
-better than its config (`factor`, `original_length`) is left out of the text and filled in per cell.
+better than its config (`factor`, `original_length`) is left out of the text and filled in per cell. The layers that
+the method edits stand behind an `@`.
 """
 
 import ast
@@ -12,6 +13,7 @@ from typing import Any
 
 from rope_jax.attention.score_maps import SCORE_MAPS, ScoreMap
 from rope_jax.experiment.calls import KNOWN, LOGIT_SCALES, Call, number, written
+from rope_jax.experiment.layers import CHOICES, Layers
 from rope_jax.scaling import METHODS, chain
 
 
@@ -28,6 +30,8 @@ class Method:
     """
 
     calls: tuple[Call, ...]
+    layers: Layers = "auto"
+    """Which layers it edits; "auto" are those that meet distances beyond their training."""
 
     @property
     def takes_factor(self) -> bool:
@@ -55,9 +59,15 @@ class Method:
         return all(call.name in METHODS for call in self.calls)
 
     @property
+    def scales_only(self) -> bool:
+        """Whether it is nothing but a logit scale."""
+        return all(call.name in LOGIT_SCALES for call in self.calls)
+
+    @property
     def label(self) -> str:
         """Short name for tables and plots: what was written, without empty parentheses."""
-        return " + ".join(written(call.name, dict(call.keywords)).removesuffix("()") for call in self.calls)
+        parts = " + ".join(written(call.name, dict(call.keywords)).removesuffix("()") for call in self.calls)
+        return parts if self.layers == "auto" else f"{parts}, {self.layers} layers"
 
     def text(self, *, original_length: int) -> str:
         """Canonical text: derived keywords written out, the factor and original_length of the cell left out."""
@@ -66,7 +76,7 @@ class Method:
             filled = call.filled(1.0, original_length)
             hidden = [name for name in call.of_the_cell if call.awaits(name)]
             parts.append(written(call.name, {name: filled[name] for name in sorted(filled) if name not in hidden}))
-        return _joined(parts)
+        return _joined(parts) if self.layers == "auto" else f"{_joined(parts)} @ {self.layers}"
 
     def transform(self, *, factor: float, original_length: int) -> Callable[..., Any]:
         """The frequency transform for one cell.
@@ -97,18 +107,20 @@ class Method:
 def parse_method(text: str) -> Method:
     """Read one method expression.
 
-    text = Name(keyword=literal, ...) | chain(text, ...)
+    text = call | call @ layers,   call = Name(keyword=literal, ...) | chain(call, ...),   layers = all | full | sliding
 
     Args:
       text: a call of a scaling method, a score map or `LogN`, or a chain with at most one of the latter two; keyword
-        values are numbers, True, False, None, strings, or
-        tuples and lists of numbers.
+        values are numbers, True, False, None, strings, or tuples and lists of numbers. Layers are full without a
+        window and sliding with one. Without `@`, frequencies change in every layer that turns but those whose window
+        lies within the trained length, score maps and logit scales in every layer.
 
     Returns:
       The method, with nothing filled in yet.
 
     Raises:
-      ValueError: not such an expression; an unknown class or keyword (the nearest known one is named); two score maps.
+      ValueError: not such an expression; an unknown class or keyword (the nearest known one is named); two score maps;
+        layers of an unknown kind.
 
     Example:
       >>> [call.name for call in parse_method("chain(NTKAware(), Resonance())").calls]
@@ -120,17 +132,37 @@ def parse_method(text: str) -> Method:
         raise ValueError(
             f"`methods` must hold expressions such as 'YaRN(beta_fast=8)'; got {text!r}. Close every parenthesis."
         ) from None
+    node, layers = _layers(node, text)
     calls = tuple(_calls(node, text))
     for kinds, what in ((SCORE_MAPS, "score map"), (LOGIT_SCALES, "logit scale")):
         names = [call.name for call in calls if call.name in kinds]
         if len(names) > 1:
             got = f"{' and '.join(names)} in {text!r}"
             raise ValueError(f"`chain` must hold at most one {what}; got {got}. Leave one out.")
-    return Method(calls=calls)
+    return Method(calls=calls, layers=layers)
+
+
+def _layers(node: ast.expr, text: str) -> tuple[ast.expr, Layers]:
+    """The expression in front of the `@`, and what stands behind it."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)):
+        return node, "auto"
+    name = ast.unparse(node.right)
+    chosen = [choice for choice in CHOICES if choice == name]
+    if not chosen:
+        raise ValueError(
+            f"`methods` must name layers by {', '.join(CHOICES[:-1])} or {CHOICES[-1]}; got {name!r} in {text!r}. "
+            f"Did you mean {_nearest(name, CHOICES)!r}?"
+        )
+    return node.left, chosen[0]
 
 
 def _calls(node: ast.expr, text: str) -> list[Call]:
     """The calls of an expression, chains flattened."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        raise ValueError(
+            f"`methods` must choose layers once, for the whole of a method; got {ast.unparse(node)!r} in {text!r}. "
+            "Write the `@` at the end."
+        )
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
         raise ValueError(
             f"`methods` must be calls of transform classes; got {ast.unparse(node)!r} in {text!r}. "

@@ -8,7 +8,9 @@ from typing import Any
 from flax import nnx
 
 from rope_jax import nn
+from rope_jax.attention.score_maps import ScoreMap
 from rope_jax.experiment.config import ExperimentConfig
+from rope_jax.experiment.layers import GroupMaps, Layers, Rule, chosen_groups, edited_groups, scaled_groups
 from rope_jax.scaling import chain
 from rope_jax.schedule import FrequencySchedule
 from rope_jax.spec import ModelRope, RopeSpec
@@ -54,44 +56,79 @@ class Subject:
             *doubts,
         )
 
-    @property
-    def extended(self) -> tuple[str, ...]:
-        """The layer groups that a scaling method edits.
+    def groups(self, layers: Layers = "auto") -> tuple[str, ...]:
+        """The layer groups of a choice, rotated or not; see `layers.chosen_groups`."""
+        return () if self.rope is None else chosen_groups(self.rope, self.windows, layers)
 
-        A group without rotation has nothing to edit; a group whose sliding window lies within the trained length meets
-        no distance that training did not show it, so it keeps its frequencies.
+    def edited(self, layers: Layers = "auto") -> tuple[str, ...]:
+        """The layer groups whose frequencies a method edits; see `layers.edited_groups`."""
+        return () if self.rope is None else edited_groups(self.rope, self.windows, layers, self.trained_length)
+
+    def check_reach(self, layers: Layers, entry: str, method: str, *, scales: bool) -> None:
+        """Refuses a method that no layer would follow.
+
+        Args:
+          layers: which it edits.
+          entry: of the config that it stands in.
+          method: as it is written.
+          scales: whether it is nothing but a logit scale, which needs no rotation where its layers were chosen.
+
+        Raises:
+          ValueError: no such layers, or none of them turns.
         """
-        if self.rope is None:
-            return ()
-        inside = {group for group, window in self.windows.items() if window <= self.trained_length}
-        return tuple(group for group, spec in self.rope.specs.items() if spec is not None and group not in inside)
+        got = f"got {method!r} for a model without"
+        if self.rope is not None and not self.groups(layers):
+            missing = "a sliding window" if layers == "sliding" else "a layer that sees the whole past"
+            raise ValueError(f"{entry} must choose layers that the model has; {got} {missing}. Drop `@ {layers}`.")
+        if self.edited(layers) or (scales and layers != "auto"):
+            return
+        which = {"auto": " whose window exceeds train.length", "all": ""}.get(layers, f" among the {layers} ones")
+        raise ValueError(
+            f"{entry} must reach a rotated layer{which}; {got} one. "
+            "Leave a group of model.pattern out of windows and no_rope."
+        )
 
-    def composed(self, transform: Callable[..., FrequencySchedule]) -> ModelRope | None:
-        """The model's rotary settings with a method on top of its own in every group that methods edit."""
+    def composed(self, transform: Callable[..., FrequencySchedule], layers: Layers = "auto") -> ModelRope | None:
+        """The model's rotary settings with a method on top of its own in every group that it edits."""
         if self.rope is None:
             return None
+        edited = self.edited(layers)
         specs = {
             group: dataclasses.replace(spec, transform=chain(spec.transform, transform))  # type: ignore[arg-type]
-            if spec is not None and group in self.extended
+            if spec is not None and group in edited
             else spec
             for group, spec in self.rope.specs.items()
         }
         return dataclasses.replace(self.rope, specs=specs)
 
-    def schedules(self, transform: Callable[..., FrequencySchedule], *, length: int) -> Schedules:
+    def mapped(self, score_map: ScoreMap | None, layers: Layers = "auto") -> ScoreMap | GroupMaps | None:
+        """The score map of a method for all layers, or by group where layers are chosen."""
+        if score_map is None or layers in ("auto", "all"):
+            return score_map
+        chosen = self.groups(layers)
+        return tuple((group, score_map if group in chosen else None) for group in self.groups())
+
+    def scaled(self, rule: Rule | None, layers: Layers = "auto") -> dict[str, Rule | None] | None:
+        """What every group's queries are multiplied by; see `layers.scaled_groups`."""
+        return None if self.rope is None else scaled_groups(self.rope, rule, self.groups(layers))
+
+    def schedules(
+        self, transform: Callable[..., FrequencySchedule], *, length: int, layers: Layers = "auto"
+    ) -> Schedules:
         """What the decoder is called with: layer group -> schedule, or None for a model that is not rotated.
 
         Args:
           transform: the scaling method, called as `transform(schedule, length=length)`.
           length: tokens in the sequence.
+          layers: which layers it edits.
         """
-        rope = self.composed(transform)
+        rope = self.composed(transform, layers)
         return None if rope is None else rope.schedules(length)
 
-    def recorded(self, schedules: Schedules) -> FrequencySchedule | None:
-        """The schedule that a row shows: that of the first group that methods edit, else of the first that turns."""
+    def recorded(self, schedules: Schedules, layers: Layers = "auto") -> FrequencySchedule | None:
+        """The schedule that a row shows: that of the first group that the method edits, else the first that turns."""
         turning = {group: schedule for group, schedule in (schedules or {}).items() if schedule is not None}
-        return next((turning[group] for group in (*self.extended, *turning)), None)
+        return next((turning[group] for group in (*self.edited(layers), *turning)), None)
 
 
 def fresh_subject(config: ExperimentConfig) -> Subject:
@@ -99,8 +136,13 @@ def fresh_subject(config: ExperimentConfig) -> Subject:
     model = config.model
     if model.positional != "rope":
         return Subject(None, trained_length=config.train.length)
-    spec = RopeSpec(model.rotary_dim, theta=model.theta, layout=model.layout, head_dim=model.head_dim)
-    specs = {group: None if group in model.no_rope else spec for group in dict.fromkeys(model.pattern)}
+    plain = RopeSpec(model.rotary_dim, theta=model.theta, layout=model.layout, head_dim=model.head_dim)
+    specs = {
+        group: None
+        if group in model.no_rope
+        else dataclasses.replace(plain, theta=model.thetas.get(group, model.theta))
+        for group in dict.fromkeys(model.pattern)
+    }
     return Subject(ModelRope(specs, tuple(model.pattern)), dict(model.windows), config.train.length)
 
 

@@ -53,7 +53,7 @@ class Cell:
 
     def schedules(self, config: ExperimentConfig, subject: Subject, length: int | None = None) -> Schedules:
         """What the decoder is called with: layer group -> schedule."""
-        return subject.schedules(self.transform(config), length=length or self.length)
+        return subject.schedules(self.transform(config), length=length or self.length, layers=self.calls.layers)
 
     def score_map(self, config: ExperimentConfig) -> ScoreMap | None:
         """What far keys are rotated by instead, None for their own distance."""
@@ -62,6 +62,13 @@ class Cell:
     def query_scale(self, config: ExperimentConfig) -> Callable[[Any], Any] | None:
         """The rule that scales queries by position."""
         return self.calls.query_scale(original_length=config.train.length)
+
+    def scoring(self, config: ExperimentConfig, subject: Subject) -> dict[str, Any]:
+        """What the decoder is called with besides the schedules: score map and query scales, by layer group."""
+        return {
+            "score_map": subject.mapped(self.score_map(config), self.calls.layers),
+            "query_scale": subject.scaled(self.query_scale(config), self.calls.layers),
+        }
 
     def tuned_transform(self, config: ExperimentConfig) -> Callable[..., FrequencySchedule]:
         """The frequency transform that the weights of the cell are tuned with."""
@@ -94,10 +101,9 @@ def plan(config: ExperimentConfig, subject: Subject | None = None) -> list[Cell]
     for cell in cells.values():
         try:
             cell.schedules(config, subject)
-            cell.score_map(config)
-            cell.query_scale(config)
+            cell.scoring(config, subject)
             if config.finetune.export and cell.metric == "training":
-                to_huggingface(exported_rope(subject, cell.tuned_transform(config)))
+                to_huggingface(exported_rope(subject, cell.tuned_transform(config), cell.calls.layers))
         except (TypeError, ValueError, OverflowError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"{_entry(config, cell)}: {error}") from error
@@ -222,8 +228,10 @@ def _check(config: ExperimentConfig, subject: Subject) -> None:
                     f"`finetune.methods` must edit frequencies alone; got {written!r}. Score maps and logit scales are "
                     "for sweep.methods, on weights that they did not train."
                 )
-            if text != "Identity()" and not subject.extended:
-                raise ValueError(
-                    f"`{table}.methods` must reach a rotated layer whose window exceeds train.length; got "
-                    f"{written!r} for a model without one. Leave a group of model.pattern out of windows and no_rope."
-                )
+            if text != "Identity()":
+                subject.check_reach(method.layers, f"`{table}.methods`", written, scales=method.scales_only)
+    if config.finetune.steps and subject.scaled(None) is not None:
+        raise ValueError(
+            f"`finetune.steps` must be 0 for a checkpoint that scales its queries by position, which training does not "
+            f"apply; got {config.finetune.steps}. Sweep it as it is."
+        )

@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from rope_jax.experiment.config import ExperimentConfig
 from rope_jax.experiment.encoding import Encoding, encoding_of
 from rope_jax.experiment.export import exported_rope
+from rope_jax.experiment.layers import Layers
 from rope_jax.experiment.model import Subject, fresh_subject
 from rope_jax.schedule import FrequencySchedule
 from rope_jax.spec import ModelRope
@@ -109,17 +110,20 @@ class Checkpoint:
         """Its weights, as the decoder's parameters."""
         return nnx.split(self._pretrained.decoder)[1]
 
-    def save(self, params: PyTree, transform: Callable[..., FrequencySchedule], folder: Path) -> None:
+    def save(
+        self, params: PyTree, transform: Callable[..., FrequencySchedule], folder: Path, layers: Layers = "auto"
+    ) -> None:
         """Writes tuned weights with the method they were tuned with, in the form of the checkpoint.
 
         Args:
           params: the weights.
           transform: the method.
           folder: made anew.
+          layers: those that the method edited.
         """
         from rope_jax.huggingface import weights
 
         graphdef, _ = nnx.split(self._pretrained.decoder)
-        rope = exported_rope(self.subject, transform)
+        rope = exported_rope(self.subject, transform, layers)
         tuned = dataclasses.replace(self._pretrained, decoder=nnx.merge(graphdef, params), rope=rope)
         weights.save_pretrained(tuned, folder)

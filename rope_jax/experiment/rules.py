@@ -121,13 +121,19 @@ def _model(config: ExperimentConfig) -> None:
     odd = model.positional == "sinusoidal" and model.embed % 2 == 1
     _require(not odd, "model.embed", "be even for sinusoidal positions", model.embed, "Add 1.")
     _require(bool(model.pattern), "model.pattern", "name at least one group", model.pattern, 'Write pattern = "G".')
-    for path, groups in (("model.windows", tuple(model.windows)), ("model.no_rope", model.no_rope)):
+    named = (("windows", tuple(model.windows)), ("thetas", tuple(model.thetas)), ("no_rope", model.no_rope))
+    for key, groups in named:
         for group in groups:
             rule = f"name groups of model.pattern = {model.pattern!r}"
-            _require(len(group) == 1 and group in model.pattern, path, rule, group, "Use one of its letters.")
+            fits = len(group) == 1 and group in model.pattern
+            _require(fits, f"model.{key}", rule, group, "Use one of its letters.")
     _distinct(model.no_rope, "model.no_rope")
     for group, window in model.windows.items():
         _require(window >= 1, f"model.windows.{group}", "be at least 1", window, "Leave it out for no window.")
+    for group, theta in model.thetas.items():
+        _require(theta > 1, f"model.thetas.{group}", "be above 1", theta, "Use 10000.")
+        turns = model.positional == "rope" and group not in model.no_rope
+        _require(turns, f"model.thetas.{group}", "belong to layers that turn", theta, "Delete it.")
 
 
 def _sweep(config: ExperimentConfig) -> None:
@@ -190,6 +196,8 @@ def _passkey(config: ExperimentConfig) -> None:
 def _text(config: ExperimentConfig) -> None:
     """The held-out text has to hold the longest window and its last target."""
     data, needed = config.data, config.longest + 1
+    rule = 'be false for data.task = "text", which asks for no answers'
+    _require(not config.evaluate.generate, "evaluate.generate", rule, True, "Leave it out.")
     _require(bool(data.source), "data.source", 'be "stdlib", a file or a glob', data.source, "Name one.")
     rule = f"hold a window of the longest length and its last target, {needed} tokens"
     holds = not config.trains or data.held_out_tokens >= needed

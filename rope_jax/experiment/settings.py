@@ -40,6 +40,8 @@ class ModelConfig:
     """Share of every head that turns; the rest passes through."""
     theta: float = 10_000.0
     """Base of the frequencies."""
+    thetas: dict[str, float] = field(default_factory=dict)
+    """Group letter -> base of its own, such as a small one for sliding layers."""
     layout: Literal["half", "interleaved"] = "half"
     positional: Literal["rope", "none", "learned", "sinusoidal", "alibi"] = "rope"
     """How positions enter; scaling methods are for "rope"."""
@@ -96,6 +98,7 @@ class SweepConfig:
     """The cells: every method at every factor and every length (`multiples` of `train.length`)."""
 
     methods: tuple[str, ...] = ("Identity()",)
+    """Expressions such as "chain(YaRN(), LogN()) @ full", which edits the layers without a window."""
     factors: tuple[float | Literal["match"], ...] = ("match",)
     """"match" is the length of the cell divided by the trained length."""
     multiples: tuple[float, ...] = (1, 2, 4, 8)
@@ -120,6 +123,8 @@ class EvaluateConfig:
     """Places of the key, from the start to the end of the text."""
     trials: int = 16
     """Keys at every depth."""
+    generate: bool = False
+    """Whether answers are generated token by token, each after the model's own tokens instead of the true ones."""
     loss_chunk: int = 4096
     """Tokens whose logits are held at once."""
 

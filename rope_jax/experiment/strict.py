@@ -69,6 +69,8 @@ def _fits(hint: Any, value: Any) -> bool:
     """Whether a plain value belongs to a plain type."""
     if get_origin(hint) is Literal:
         return any(type(value) is type(choice) and value == choice for choice in get_args(hint))
+    if dataclasses.is_dataclass(hint):
+        return isinstance(value, Mapping)
     if hint is float:
         return type(value) in (int, float)
     return type(value) is hint

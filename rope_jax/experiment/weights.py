@@ -98,7 +98,8 @@ class Weights:
             steps=stage.steps,
             counted=cell.metric == "training",
         )
-        schedules = self.subject.schedules(cell.tuned_transform(config) if tuned else plain, length=stage.length)
+        transform = cell.tuned_transform(config) if tuned else plain
+        schedules = self.subject.schedules(transform, length=stage.length, layers=cell.calls.layers)
         origin = (task.corpus, self.published.digest if self.published else None)
         return trainer.run(params, schedules, task, checkpoint_folder(self.folder, config, cell, origin), pace)
 

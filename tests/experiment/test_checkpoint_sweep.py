@@ -150,7 +150,7 @@ def test_methods_come_on_top_of_its_own_rope_and_leave_short_windows_alone(tmp_p
     write_corpus(tmp_path / "corpus")
     subject = subject_of(config_for(tmp_path))
     assert subject.rope is not None
-    assert subject.extended == ("full_attention",)
+    assert subject.edited() == ("full_attention",)
     method = NTKAware(factor=2.0)
     composed = subject.composed(method)
     assert composed is not None

@@ -1,6 +1,6 @@
 """A pretrained model: decoder, rotary settings, tokenizer and configuration together."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,16 +61,56 @@ class Pretrained:
             for group, spec in of_group(rope, self.decoder.config).items()
         }
 
+    def query_scales(self, positions: Any, rope: ModelRope | None = None) -> dict[str, Array | None]:
+        """What the queries of every layer group of the decoder are multiplied by, beside the schedules.
+
+        Args:
+          positions: [batch or 1, seq] integers.
+          rope: other rotary settings for the same layers; None: the model's own.
+        """
+        rope = self.rope if rope is None else rope
+        check_rope(rope, self.decoder.config)
+        return {
+            group: None if spec is None else spec.logit_scale(positions)
+            for group, spec in of_group(rope, self.decoder.config).items()
+        }
+
+    def query_rules(self, rope: ModelRope | None = None) -> dict[str, Callable[[Any], Array | None] | None] | None:
+        """`query_scales` as rules from positions, `RopeSpec.logit_scale`, which `nn.generate` applies to every token.
+
+        Args:
+          rope: other rotary settings for the same layers; None: the model's own.
+
+        Returns:
+          Layer group -> rule, None where queries stay as they are; None where nothing scales.
+        """
+        rope = self.rope if rope is None else rope
+        check_rope(rope, self.decoder.config)
+        rules: dict[str, Callable[[Any], Array | None] | None] = {
+            group: None if spec is None or (spec.query_scale is None and spec.softmax_scale == 1) else spec.logit_scale
+            for group, spec in of_group(rope, self.decoder.config).items()
+        }
+        return rules if any(rules.values()) else None
+
     def logits(
-        self, token_ids: Any, positions: Any = None, segments: Any = None, rope: ModelRope | None = None
+        self,
+        token_ids: Any,
+        positions: Any = None,
+        segments: Any = None,
+        rope: ModelRope | None = None,
+        streams: Any = None,
     ) -> Float32[Array, "*batch seq vocab"]:
         """Logits of the next token after every token; rows (or segments) of their own length under specs that need it.
+
+        The scales of the rope, `softmax_scale` and `query_scale`, multiply the queries.
 
         Args:
           token_ids: [batch, seq] or, for one row, [seq] integers.
           positions: [batch or 1, seq] or [seq] integers, negative is padding; None: 0, 1, 2, ...
           segments: document ids of the same shapes, 0 is padding.
           rope: other rotary settings for the same layers.
+          streams: [axes, batch or 1, seq], or [axes, seq] for one row: the positions that pairs turn by under m-RoPE;
+            None: `positions` in all of them, as for text.
 
         Returns:
           float32 [batch, seq, vocab], or [seq, vocab] for one row.
@@ -83,7 +123,8 @@ class Pretrained:
         """
         ids = _integers(token_ids, "token_ids", "Pass tokenizer.encode(text).ids; pad rows to one length")
         if ids.ndim == 1:
-            return self.logits(ids[None], _row(positions, "positions"), _row(segments, "segments"), rope)[0]
+            streams = None if streams is None else _integers(streams, "streams")[..., None, :]
+            return self.logits(ids[None], _row(positions, "positions"), _row(segments, "segments"), rope, streams)[0]
         if ids.ndim != 2 or 0 in ids.shape:
             raise ValueError(
                 f"`token_ids` must be [batch, seq] or [seq], not empty; got shape {ids.shape}. Reshape it."
@@ -98,7 +139,9 @@ class Pretrained:
         length = None
         if rope.needs_length:
             length = lengths(jnp.where(padding, -1, places), documents)
-        return _logits(*nnx.split(self.decoder), ids, self.schedules(length, rope), places, documents)
+        turned = {"schedule": self.schedules(length, rope), "query_scale": self.query_scales(places, rope)}
+        given = turned | {"streams": None if streams is None else _integers(streams, "streams")}
+        return _logits(*nnx.split(self.decoder), ids, places, documents, given)
 
     def _check_ids(self, ids: Array, padding: Array) -> None:
         if is_traced(ids) or is_traced(padding):
@@ -112,8 +155,8 @@ class Pretrained:
 
 
 @partial(jax.jit, static_argnums=0)
-def _logits(structure: Any, state: Any, ids: Array, schedules: Any, positions: Array, segments: Array | None) -> Array:
-    logits: Array = nnx.merge(structure, state)(ids, schedules, positions=positions, segments=segments)
+def _logits(structure: Any, state: Any, ids: Array, positions: Array, segments: Array | None, given: Any) -> Array:
+    logits: Array = nnx.merge(structure, state)(ids, positions=positions, segments=segments, **given)
     return logits
 
 

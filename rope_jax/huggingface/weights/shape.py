@@ -19,8 +19,8 @@ def decoder_config(raw: Mapping[str, Any], rope: ModelRope, *, dtype: str = "flo
       dtype: of activations.
 
     Raises:
-      ValueError, TypeError: an unknown model type, values that the decoder has no choice for, logit scales and position
-        streams that it does not apply; the message names the key.
+      ValueError, TypeError: an unknown model type, values that the decoder has no choice for, logit scales that no
+        model of that type has; the message names the key.
     """
     family = family_of(raw)
     settings = Settings(raw, family.defaults, raw["model_type"])
@@ -29,12 +29,15 @@ def decoder_config(raw: Mapping[str, Any], rope: ModelRope, *, dtype: str = "flo
         choices |= reading(settings)
     pattern, windows = layer_pattern(rope.layer_groups, family.windows(settings, rope))
     specs = turning(rope)
+    _refuse_scales(specs, raw["model_type"])
     layouts = {spec.layout for spec in specs.values()}
+    streams = {spec.pair_axes for spec in specs.values()}
     config = nn.DecoderConfig(
         **choices,
         pattern=pattern,
         windows=windows,
         layout=next(iter(layouts), "half"),
+        pair_axes=next(iter(streams), None),
         dtype=dtype,
     )
     check_rope(rope, config)
@@ -86,7 +89,7 @@ def check_rope(rope: ModelRope, config: nn.DecoderConfig) -> None:
 
     Raises:
       TypeError: no ModelRope.
-      ValueError: layers, layout, widths, streams or scales that are not the decoder's.
+      ValueError: layers, layout, widths or streams that are not the decoder's.
     """
     if not isinstance(rope, ModelRope):
         raise TypeError(
@@ -105,18 +108,23 @@ def check_rope(rope: ModelRope, config: nn.DecoderConfig) -> None:
                 f"{group!r}. Use replace(spec, layout={config.layout!r})."
             )
         _check_widths(spec, group, config.attention.head_width)
-        if spec.pair_axes is not None:
+        if spec.pair_axes != config.pair_axes:
             raise ValueError(
-                f"`rope` must turn by one stream of positions; got `pair_axes` for {group!r}. "
-                "The decoder has no m-RoPE."
-            )
-        if spec.softmax_scale != 1 or spec.query_scale is not None:
-            raise ValueError(
-                f"`rope` must leave logits unscaled; got softmax_scale {spec.softmax_scale} and query_scale "
-                f"{spec.query_scale} for {group!r}, which the decoder does not apply. Attend by hand: "
-                "RopeSpec.scale_queries."
+                f"`rope` must turn by the position streams of the decoder, pair_axes {config.pair_axes}; got "
+                f"{spec.pair_axes} for {group!r}. Use replace(spec, pair_axes={config.pair_axes})."
             )
     of_group(rope, config)
+
+
+def _refuse_scales(specs: Mapping[str, RopeSpec], model: str) -> None:
+    # The published classes of the families here read no such key, so following it would give other logits than theirs.
+    for group, spec in specs.items():
+        if spec.softmax_scale != 1 or spec.query_scale is not None:
+            raise ValueError(
+                f"`rope_parameters` must leave logits unscaled for the model type {model!r}, which has no logit scale; "
+                f"got softmax_scale {spec.softmax_scale} and query_scale {spec.query_scale} for {group!r}. Remove the "
+                "key, and give the loaded model such a rope if it is meant: replace(model, rope=...)."
+            )
 
 
 def _check_widths(spec: RopeSpec, group: str, width: int) -> None:

@@ -99,8 +99,21 @@ def test_no_scaling_however_it_is_spelled(read: Read, load: Callable[..., Pretra
         np.testing.assert_array_equal(read("llama", scaling), plain)
     with pytest.raises(ValueError, match=r"`rope_scaling\.rope_type` must be one of.*got 'foo'"):
         load("llama", {"type": "foo", "factor": 2.0})
-    with pytest.raises(ValueError, match=r"one stream of positions; got `pair_axes`.*no m-RoPE"):
-        load("llama", {"type": "mrope", "mrope_section": [2, 1, 1]})
+
+
+def test_position_streams_turn_their_own_pairs(load: Callable[..., Pretrained], read: Read) -> None:
+    model = load("llama", {"type": "mrope", "mrope_section": [2, 1, 1]})
+    assert model.decoder.config.pair_axes == (0, 0, 1, 2)
+    plain = np.asarray(model.logits(IDS, positions=SHORT))
+    np.testing.assert_array_equal(plain / np.ptp(plain), read("llama", positions=SHORT))
+    alike = np.broadcast_to(SHORT, (3, 1, 10))
+    np.testing.assert_allclose(model.logits(IDS, SHORT, streams=alike), plain, atol=1e-5)
+    moved = np.asarray(model.logits(IDS, SHORT, streams=alike * np.array([1, 3, 1])[:, None, None]))
+    assert apart(moved, plain) > 1e-3
+    row = model.logits(IDS[0], streams=(alike * np.array([1, 3, 1])[:, None, None])[:, 0])
+    np.testing.assert_allclose(row, moved[0], atol=1e-5)
+    with pytest.raises(ValueError, match="`streams` must be"):
+        model.logits(IDS, SHORT, streams=alike[:2])
 
 
 def test_spellings_of_one_scaling(read: Read) -> None:

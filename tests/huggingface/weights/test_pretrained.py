@@ -97,8 +97,7 @@ def test_ropes_that_the_decoder_does_not_apply_are_refused() -> None:
     cases = {
         "must have the 3 layers": rj.ModelRope({"all": spec}, ("all",) * 2),
         "must have the layout 'half'": rj.ModelRope({"all": rj.RopeSpec(4, layout="interleaved")}, ("all",) * 3),
-        "one stream of positions": rj.ModelRope({"all": rj.RopeSpec(4, pair_axes=(0, 1))}, ("all",) * 3),
-        "leave logits unscaled": rj.ModelRope({"all": rj.RopeSpec(4, softmax_scale=2.0)}, ("all",) * 3),
+        "turn by the position streams": rj.ModelRope({"all": rj.RopeSpec(4, pair_axes=(0, 1))}, ("all",) * 3),
         "alike": rj.ModelRope({"a": spec, "b": rj.RopeSpec(4, theta=5e5)}, ("a", "b", "b")),
     }
     for message, rope in cases.items():

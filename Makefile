@@ -15,8 +15,9 @@ run := .venv/.run-$(here)
 hf := .venv/.hf-$(here)
 dev := .venv/.dev-$(here)
 parity := .venv/.parity-$(here)
+tpu := .venv-tpu/.tpu-$(here)
 
-.PHONY: help quickstart pretrained test slow lint bench parity clean
+.PHONY: help quickstart pretrained train test slow lint bench parity tpu clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -27,6 +28,9 @@ quickstart: $(run) ## train a small model and sweep the methods over longer cont
 
 pretrained: $(hf) ## sweep a checkpoint: make pretrained ARGS="--checkpoint DIR --text FILE"
 	$(python) scripts/extrapolate.py $(ARGS)
+
+train: $(run) ## train in stages: make train ARGS="configs/train/staged.toml"
+	$(python) scripts/train.py $(or $(ARGS),configs/train/quickstart.toml)
 
 test: $(dev) ## the tests that run in moments
 	$(python) -m pytest $(workers) $(ARGS)
@@ -42,11 +46,19 @@ lint: $(dev) ## formatting, lint and types
 bench: $(run) ## speed and memory on this machine
 	$(python) scripts/bench.py $(ARGS)
 
+tpu: $(tpu) ## compile a run for a TPU slice: make tpu ARGS="CONFIG.toml --topology v5e:2x2"
+	.venv-tpu/bin/python scripts/compile_tpu.py $(or $(ARGS),configs/train/quickstart.toml --topology v5e:2x2)
+
 parity: $(parity) ## compare with transformers and torch (a large download)
 	$(python) -m pytest $(workers) -m "" tests/parity $(ARGS)
 
+# In an environment of its own: the TPU compiler comes with a runtime that other programs would try to use.
+$(tpu): pyproject.toml
+	@VENV=.venv-tpu sh scripts/environment.sh train,report,hf,tpu
+	@touch $@
+
 clean: ## remove .venv, caches and build outputs; results in runs/ stay
-	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-tpu dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find rope_jax scripts tests -name __pycache__ -prune -exec rm -rf {} +
 
 $(run): pyproject.toml
@@ -58,12 +70,12 @@ $(hf): pyproject.toml
 	@touch $@
 
 $(dev): pyproject.toml
-	@sh scripts/environment.sh train,report,hf,dev
+	@sh scripts/environment.sh train,report,hf,ray,dev
 	@touch $@
 
 # torch first and by pip, at the version the parity numbers were made with: left open it may bring gigabytes of CUDA.
 $(parity): pyproject.toml
-	@sh scripts/environment.sh train,report,hf,dev pip
+	@sh scripts/environment.sh train,report,hf,ray,dev pip
 	$(python) -m pip install $(TORCH)
-	@sh scripts/environment.sh train,report,hf,dev,parity
+	@sh scripts/environment.sh train,report,hf,ray,dev,parity
 	@touch $@

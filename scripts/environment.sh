@@ -1,10 +1,11 @@
 #!/bin/sh
 # environment.sh EXTRAS [REQUIREMENT...]: makes .venv where it is missing or broken, and installs the project into it.
-# The Makefile calls it. PYTHON names the interpreter; without it the newest Python >= 3.11 found is taken.
+# The Makefile calls it. VENV names another folder than .venv; PYTHON names the interpreter, without it the newest
+# Python >= 3.11 found is taken.
 set -eu
 extras=$1
 shift
-venv=.venv
+venv=${VENV:-.venv}
 
 say() { printf '%s\n' "$*" >&2; }
 stop() { say "$*"; exit 1; }

@@ -20,9 +20,6 @@ from rope_jax.experiment.config import (
     load_config,
     validate,
 )
-from rope_jax.experiment.training.config import load_run
-
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 def written(folder: Path, text: str) -> Path:
@@ -237,15 +234,3 @@ def test_the_hash_ignores_what_bears_on_no_number(change):
 def test_the_hash_tells_apart_what_bears_on_numbers():
     configs = [dataclasses.replace(ExperimentConfig(name="a"), **change) for change in [{}, *OTHER]]
     assert len({config_hash(config) for config in configs}) == len(configs)
-
-
-@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.toml")), ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_config_loads_and_states_how_it_is_run(path):
-    header, name = path.read_text(encoding="utf-8"), path.relative_to(CONFIGS).as_posix()
-    trains = path.parent.name == "train"
-    _ = (load_run if trains else load_config)(path)
-    # What is too large to be run here says what it was compiled for.
-    time = "not run on it" if trains and "compiled for" in header else "# minutes: "
-    for line in ("# command:  python scripts/", f"configs/{name}", "# hardware: ", time, "# expected: "):
-        assert line in header
-    assert f"({name})" in (CONFIGS / "README.md").read_text(encoding="utf-8")

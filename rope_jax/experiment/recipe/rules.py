@@ -91,6 +91,14 @@ def bucket_lengths(recipe: RecipeConfig, length: int) -> tuple[int, ...]:
 
 def _check_pose(recipe: RecipeConfig, length: int, target_length: int | None) -> None:
     if recipe.pose_chunks:
+        shortest = bucket_lengths(recipe, length)[0]
+        _require(
+            recipe.pose_chunks <= shortest,
+            "data.pose_chunks",
+            f"be at most the {shortest} tokens of the shortest row",
+            recipe.pose_chunks,
+            "Use 2.",
+        )
         _require(
             target_length is not None and target_length >= length,
             "target_length",

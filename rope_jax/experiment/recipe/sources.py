@@ -117,4 +117,10 @@ def _document(where: str, record: Any, field: str, setting: str) -> Document:
             f"`{setting}.field` must name a text in every record; got {field!r} at {where}, {there}. Name the field "
             "that holds the text."
         )
-    return Document(where, np.frombuffer(text.encode(), np.uint8))
+    try:
+        content = text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"`{setting}.field` must name a text of whole characters; got {error.reason} at {where}. Correct it there."
+        ) from None
+    return Document(where, np.frombuffer(content, np.uint8))

@@ -51,6 +51,8 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
             f"`stages` must be tables of a run of {path}; got {stages or 'none'}. Write [[stages]] with a name, a "
             "length and steps; a sweep over methods is run with scripts/extrapolate.py."
         )
+    if not isinstance(whole, Mapping):
+        raise TypeError(f"`data` must be a table; got {whole!r}. Write [data] with its settings.")
     merged = [
         {**stage, "data": {**whole, **stage["data"]}} if isinstance(stage.get("data"), Mapping) else stage
         for stage in stages

@@ -1,6 +1,7 @@
 """Training that diverges stops at once, in words: which step, what to change, what is still good."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,17 @@ def check_losses(losses: Sequence[jax.Array], last_step: int, cure: str) -> floa
         step = last_step - len(values) + 1 + int(broken[0])
         raise diverged("loss", values[broken[0]], f"at step {step}", cure)
     return float(values[-1])
+
+
+def check_numbers(values: Any, what: str, step: int, cure: str) -> None:
+    """Refuses measured numbers, nested in dicts and lists, that are not finite.
+
+    Raises:
+      FloatingPointError: one is not.
+    """
+    for number in jax.tree.leaves(values):
+        if not np.all(np.isfinite(number)):
+            raise diverged(what, number, f"at step {step}", cure)
 
 
 def check_state(state: PyTree, step: int, cure: str) -> None:

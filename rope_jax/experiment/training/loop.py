@@ -10,7 +10,7 @@ from jax.experimental import multihost_utils
 
 from rope_jax.experiment.training.attention_statistics import attention_statistics
 from rope_jax.experiment.training.feed import Feed
-from rope_jax.experiment.training.guard import check_losses, check_state
+from rope_jax.experiment.training.guard import check_losses, check_numbers, check_state
 from rope_jax.experiment.training.optimizer import learning_rate, stage_starts
 from rope_jax.experiment.training.session import Point, Session
 from rope_jax.experiment.training.stage_step import stage_step
@@ -119,13 +119,7 @@ class StageLoop:
         return check_losses(losses, step, self._cure())
 
     def _cure(self) -> str:
-        latest = self.session.checkpoints.latest
-        good = (
-            "no checkpoint was saved before"
-            if latest is None
-            else (f"the last good checkpoint is step {latest} of {self.session.checkpoints.folder}")
-        )
-        return f"Lower the learning rate or optimizer.clip, or lengthen the warmup; {good}."
+        return self.session.cure()
 
     def _clock(self, feed: Feed, step: int) -> None:
         """Times count from here."""
@@ -134,6 +128,8 @@ class StageLoop:
     def _log(self, step: int, feed: Feed) -> None:
         last = self._pending[-1]
         loss = self._checked(step)
+        norm = float(last["grad_norm"])
+        check_numbers(norm, "grad_norm", step, self._cure())
         done, seconds = step - self._from, time.perf_counter() - self._since
         tokens, devices = self.config.tokens_per_batch, list(self.session.mesh.devices.flat)
         speed = tokens * done / seconds if done else None
@@ -142,7 +138,7 @@ class StageLoop:
             step,
             self.stage.name,
             loss=loss,
-            grad_norm=float(last["grad_norm"]),
+            grad_norm=norm,
             learning_rate=float(self.rate(step - 1)),
             tokens=step * tokens,
             tokens_per_second=speed,
@@ -158,6 +154,7 @@ class StageLoop:
         read = {name: batch[name] for name in ("inputs", "positions", "segments")}
         found = self._statistics(self.session.undivided, state["params"], schedules, read)
         values = {name: np.asarray(value).tolist() for name, value in jax.device_get(found).items()}
+        check_numbers(values, "attention", step, self._cure())
         self.session.metrics.write("attention", step, self.stage.name, **values)
 
     def _stops(self, step: int) -> bool:

@@ -11,11 +11,16 @@ from jax.sharding import AbstractMesh, Mesh
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.token_order import check_dealt
 from rope_jax.experiment.config import ExperimentConfig, TrainConfig, validate
-from rope_jax.experiment.recipe.rules import check_recipe
+from rope_jax.experiment.recipe.rules import SEEDS, check_batches, check_recipe
 from rope_jax.experiment.training.export import check_exportable
 from rope_jax.experiment.training.optimizer import stage_starts
 from rope_jax.experiment.training.settings import RunConfig, StageConfig
 from rope_jax.experiment.training.stages import learned_before, stage_schedules
+
+LARGEST = 2**31
+"""Steps, positions and sizes are int32 on the device."""
+OPEN = (".shortest", ".longest", "data.seed")
+"""Settings that only the host reads, or that have a bound of their own."""
 
 
 def check_run(config: RunConfig) -> None:
@@ -26,6 +31,8 @@ def check_run(config: RunConfig) -> None:
     """
     for path, number in _numbers(dataclasses.asdict(config)):
         _require(math.isfinite(number), path, "be finite", number, "Give a number.")
+        bounded = not isinstance(number, int) or number < (SEEDS if path == "data.seed" else LARGEST)
+        _require(bounded or path.endswith(OPEN), path, "be below 2^31", number, "Lower it.")
     _require(bool(config.stages), "stages", "hold a stage", config.stages, "Write [[stages]] with its settings.")
     # The rules of a name and of a model are those of a sweep.
     validate(ExperimentConfig(name=config.name, model=config.model, train=TrainConfig(length=64)))
@@ -46,8 +53,8 @@ def _require(holds: bool, path: str, rule: str, value: object, cure: str) -> Non
 
 
 def _numbers(tree: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every float of a nested value with its dotted path."""
-    if isinstance(tree, float):
+    """Every number of a nested value with its dotted path."""
+    if isinstance(tree, int | float) and not isinstance(tree, bool):
         yield path, tree
     elif isinstance(tree, dict | list | tuple):
         for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
@@ -68,6 +75,11 @@ def _ranges(config: RunConfig) -> None:
     _require(config.tokens_per_batch >= 1, "tokens_per_batch", "be at least 1", config.tokens_per_batch, "Use 4096.")
     backends = ("auto", *BACKENDS)
     _require(config.compute.backend in backends, "compute.backend", f"be one of {backends}", config.compute.backend, "")
+    asked = config.distributed
+    rule = "be left out without distributed.coordinator"
+    for name, given in (("processes", asked.processes != 0), ("process", asked.process != -1)):
+        alone = given and not asked.coordinator
+        _require(not alone, f"distributed.{name}", rule, getattr(asked, name), "Give all three, or none.")
     for length in config.evaluate.lengths:
         _require(length >= 1, "evaluate.lengths", "be at least 1", length, "Delete it.")
 
@@ -111,6 +123,11 @@ def _stage(config: RunConfig, index: int, stage: StageConfig) -> None:
         rule = "be left out with model.thetas, whose groups have bases of their own"
         cure = 'Change the base of chosen layers with transform = "BaseChange(theta=1e6) @ full".'
         _require(not config.model.thetas, f"{path}.theta", rule, stage.theta, cure)
+    if stage.original_length is not None:
+        rule = "be at least 1"
+        _require(stage.original_length >= 1, f"{path}.original_length", rule, stage.original_length, "Leave it out.")
+    if stage.factor is not None:
+        _require(stage.factor >= 1, f"{path}.factor", "be at least 1", stage.factor, "Leave it out.")
     rope = config.model.positional == "rope"
     _require(rope or not stage.learnable, f"{path}.learnable", 'be false without positional = "rope"', True, "Drop it.")
     data = stage.data or config.data
@@ -121,6 +138,9 @@ def _stage(config: RunConfig, index: int, stage: StageConfig) -> None:
         rule = "be at least the length, and go with data.pose_chunks"
         holds = stage.pose_target >= stage.length and data.pose_chunks > 0
         _require(holds, f"{path}.pose_target", rule, stage.pose_target, "Set pose_chunks = 2 in the stage's data.")
+    if stage.steps:
+        target = (stage.pose_target or stage.length) if data.pose_chunks else None
+        check_batches(data, stage.length, config.rows(stage), 0, 1, target)
     schedules = stage_schedules(config, index)
     if learned_before(config, index) and schedules:
         # Stand-ins for what will be learned, so that a method which cannot edit them is refused before the run.
@@ -142,6 +162,7 @@ def check_mesh(config: RunConfig, mesh: Mesh | AbstractMesh) -> None:
     sizes = dict(mesh.shape)
     shards, accumulate = sizes["data"] * sizes["fsdp"], config.compute.accumulate
     for index, stage in enumerate(config.stages):
+        check_dealt(stage.length, sizes["context"], config.compute.context_order)
         lengths = (stage.length, *(stage.data or config.data).buckets)
         for length in lengths if stage.steps else ():
             rows = config.tokens_per_batch // length
@@ -153,6 +174,8 @@ def check_mesh(config: RunConfig, mesh: Mesh | AbstractMesh) -> None:
                     "with mesh.context."
                 )
             check_dealt(length, sizes["context"], config.compute.context_order)
+    for length in config.lengths:
+        check_dealt(length, sizes["context"], config.compute.context_order)
     for name in ("heads", "kv_heads"):
         count = getattr(config.model, name)
         rule = f"be a multiple of mesh.tensor = {sizes['tensor']}"

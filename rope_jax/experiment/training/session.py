@@ -16,6 +16,7 @@ from rope_jax import nn
 from rope_jax.experiment.checkpoint import Checkpoints, check_space
 from rope_jax.experiment.training.config import bearing, check_same
 from rope_jax.experiment.training.evaluation import HeldOut
+from rope_jax.experiment.training.guard import check_numbers
 from rope_jax.experiment.training.metrics import Metrics
 from rope_jax.experiment.training.record import run_header, stage_entry, write_record
 from rope_jax.experiment.training.rules import check_mesh
@@ -69,7 +70,7 @@ class Session:
         check_space(self.folder / "checkpoints", self.abstract, kept)
         self.held_out = HeldOut(config, self.text.documents, self.graphdef, self.mesh, self.text.vocabulary.bos)
         # Last, since they make the folder.
-        self.folder.mkdir(parents=True, exist_ok=True)
+        _make(self.folder)
         self._lock = _locked(self.folder)
         try:
             self.checkpoints = Checkpoints(self.folder / "checkpoints", keep=saves.keep, keep_every=saves.keep_every)
@@ -119,12 +120,23 @@ class Session:
         for length in lengths:
             schedules = evaluated_schedules(self.config, index, state, length)
             losses[str(length)] = self.held_out.losses(state["params"], schedules, length)
+        check_numbers(losses, "held-out loss", step, self.cure())
         by_kind = {kind: {length: found[kind] for length, found in losses.items()} for kind in ("loss", "tail")}
         name = self.config.stages[index].name
         self.metrics.write("evaluation", step, name, **by_kind)
         shown = ", ".join(f"{found['loss']:.4f} at {length}" for length, found in losses.items())
         self.metrics.say(f"{name}: step {step}, held-out loss {shown}")
         return losses
+
+    def cure(self) -> str:
+        """What to do about a run that diverged."""
+        latest = self.checkpoints.latest
+        good = (
+            "no checkpoint was saved before"
+            if latest is None
+            else f"the last good checkpoint is step {latest} of {self.checkpoints.folder}"
+        )
+        return f"Lower the learning rate or optimizer.clip, or lengthen the warmup; {good}."
 
     def finish_stage(self, index: int, state: State, step: int, trained_on: dict[str, Any] | None) -> None:
         """Evaluates and records a stage that has ended."""
@@ -176,6 +188,19 @@ def _vocab(config: RunConfig, tokens: int) -> int:
     if config.vocab and config.vocab < tokens:
         raise ValueError(f"`vocab` must be at least the {tokens} tokens of the text; got {config.vocab}. Write 0.")
     return config.vocab or tokens
+
+
+def _make(folder: Path) -> None:
+    """The folder of a run, which may be there; nothing is made where a file stands in the way of its parts."""
+    for part in (*reversed(folder.parents), folder, folder / "checkpoints", folder / "tensorboard"):
+        if part.exists() and not part.is_dir():
+            raise NotADirectoryError(
+                f"`output` must lead to a folder; got the file {part}. Move it, or write elsewhere."
+            )
+    there = next(part for part in (folder, *folder.parents) if part.is_dir())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(f"`output` must be a folder to write in; got {there}, which is not. Write elsewhere.")
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _locked(folder: Path) -> TextIO | None:

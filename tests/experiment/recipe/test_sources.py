@@ -116,3 +116,10 @@ def test_parquet_and_saved_datasets(tmp_path):
         assert list(read(tmp_path / path, field="body").values()) == [b"three", b"four"]
     with pytest.raises(ValueError, match=r"`data.sources.0..field` must name a text in every record"):
         read(tmp_path / "files", field="absent")
+
+
+def test_half_a_character_in_a_record_is_named_with_its_line(tmp_path):
+    path = tmp_path / "half.jsonl"
+    path.write_text('{"text": "whole"}\n{"text": "\\ud800"}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"`data\.sources\[0\]\.field` must name a text of whole .*half\.jsonl:2\."):
+        read_documents(SourceConfig(path=str(path)), "data.sources[0]")

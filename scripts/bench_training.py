@@ -34,7 +34,7 @@ def by_hand(session: Session, seed: int) -> Callable[[], Any]:
     graphdef, params = nnx.split(nn.Decoder(session.shape, rngs=nnx.Rngs(seed)))
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3, b2=0.95, weight_decay=0.1))
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, session.vocab, (rows, length + 1)).astype(np.int32))
-    schedules = trained_schedules(session.config, 0, {})
+    schedules = trained_schedules(session.run, 0, {})
     positions = jnp.arange(length, dtype=jnp.int32)[None]
 
     def loss_of(params: Any, tokens: jax.Array) -> jax.Array:
@@ -60,7 +60,7 @@ def by_engine(session: Session, feed: Feed) -> Callable[[], Any]:
     """The same number of steps of the engine, batches made and placed, as its loop has them."""
     loop = StageLoop(session, 0)
     state, _ = session.begin()
-    schedules = trained_schedules(session.config, 0, state)
+    schedules = trained_schedules(session.run, 0, state)
     held = [state]
 
     def some_steps() -> Any:
@@ -77,13 +77,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of both forms in turn, each of 10 steps")
     words, overrides = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
-        config = load_run(words.config, ["--output", folder, "--log.no-tensorboard", *overrides])
+        run = load_run(words.config, ["--output", folder, "--log.no-tensorboard", *overrides])
         with (
-            Session(config) as session,
+            Session(run) as session,
             jax.set_mesh(session.mesh),
-            Feed(config, 0, session.mesh, session.text.corpora[0]) as feed,
+            Feed(run.config, 0, session.mesh, session.text.corpora[0]) as feed,
         ):
-            forms = {"engine": by_engine(session, feed), "by hand": by_hand(session, config.seed)}
+            forms = {"engine": by_engine(session, feed), "by hand": by_hand(session, run.config.seed)}
             seconds: dict[str, list[float]] = {name: [] for name in forms}
             for form in forms.values():
                 form()
@@ -98,7 +98,9 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "tokens_per_second": {name: round(config.tokens_per_batch / each) for name, each in medians.items()},
+                "tokens_per_second": {
+                    name: round(run.config.tokens_per_batch / each) for name, each in medians.items()
+                },
                 "engine_over_by_hand": round(medians["by hand"] / medians["engine"], 3),
                 "input_share_of_step": round(made / medians["engine"], 4),
             }

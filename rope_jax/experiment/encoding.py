@@ -146,20 +146,21 @@ def encoded(documents: Sequence[Document], encoding: Encoding) -> tuple[Document
         ValueError: a file that is no UTF-8 text, or holds zero characters as UTF-16 and binary files do; ids that the
             model does not know; BOS inside a text.
     """
-    return tuple(Document(document.name, _tokens(document, encoding)) for document in documents)
+    return tuple(encoded_document(document, encoding, "data.source") for document in documents)
 
 
-def _tokens(document: Document, encoding: Encoding) -> np.ndarray:
+def encoded_document(document: Document, encoding: Encoding, setting: str) -> Document:
+    """A document as `encoded` makes it; `setting` is what leads to its file."""
     try:
         text = document.tokens.tobytes().decode()
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"`data.source` must lead to UTF-8 text for a checkpoint; got {error.reason} at byte {error.start} of "
+            f"`{setting}` must lead to UTF-8 text for a tokenizer; got {error.reason} at byte {error.start} of "
             f"{document.name}. Convert it, or leave it out."
         ) from None
     if "\0" in text:
         raise ValueError(
-            f"`data.source` must lead to UTF-8 text for a checkpoint; got {text.count(chr(0))} zero characters in "
+            f"`{setting}` must lead to UTF-8 text for a tokenizer; got {text.count(chr(0))} zero characters in "
             f"{document.name}, which is binary, or text in UTF-16. Convert it, or leave it out."
         )
     ids = np.asarray(encoding.ids(text), np.int32)
@@ -171,7 +172,7 @@ def _tokens(document: Document, encoding: Encoding) -> np.ndarray:
     inside = 0 if encoding.bos is None else int((ids == encoding.bos).sum())
     if encoding.bos is not None and inside:
         raise ValueError(
-            f"`data.source` must not hold the token that opens every window, id {encoding.bos}; got it "
+            f"`{setting}` must not hold the token that opens every window, id {encoding.bos}; got it "
             f"{inside} times in {document.name}, written as {encoding.text([encoding.bos])!r}. Delete it there."
         )
-    return ids
+    return Document(document.name, ids)

@@ -12,7 +12,7 @@ from rope_jax.experiment import evaluate
 from rope_jax.experiment.answers import generated_hits
 from rope_jax.experiment.config import ExperimentConfig
 from rope_jax.experiment.data import opened
-from rope_jax.experiment.export import FOLDER, export
+from rope_jax.experiment.export import FOLDER, export, exported_rope
 from rope_jax.experiment.model import Schedules, Subject
 from rope_jax.experiment.plan import Cell
 from rope_jax.experiment.progress import Reporter
@@ -238,7 +238,7 @@ class Laboratory:
         assert published is not None  # the rules allow no export without
 
         def write(draft: Path) -> None:
-            transform, layers = cell.tuned_transform(self.config), cell.calls.layers
-            published.save(self._trained(cell).params, transform, draft, layers)
+            rope = exported_rope(self.subject, cell.tuned_transform(self.config), cell.calls.layers)
+            published.save(self._trained(cell).params, rope, draft)
 
         return export(write, self.folder / FOLDER / weights_name(cell))

@@ -1,7 +1,5 @@
 """A checkpoint as the weights of an experiment start from it: its shape and tokenizer first, weights when needed."""
 
-import dataclasses
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,12 +7,10 @@ from typing import Any
 from flax import nnx
 from jaxtyping import PyTree
 
+from rope_jax import nn
 from rope_jax.experiment.config import ExperimentConfig
 from rope_jax.experiment.encoding import Encoding, encoding_of
-from rope_jax.experiment.export import exported_rope
-from rope_jax.experiment.layers import Layers
 from rope_jax.experiment.model import Subject, fresh_subject
-from rope_jax.schedule import FrequencySchedule
 from rope_jax.spec import ModelRope
 
 
@@ -110,20 +106,20 @@ class Checkpoint:
         """Its weights, as the decoder's parameters."""
         return nnx.split(self._pretrained.decoder)[1]
 
-    def save(
-        self, params: PyTree, transform: Callable[..., FrequencySchedule], folder: Path, layers: Layers = "auto"
-    ) -> None:
-        """Writes tuned weights with the method they were tuned with, in the form of the checkpoint.
+    def save(self, params: PyTree, rope: ModelRope, folder: Path) -> None:
+        """Writes tuned weights with the settings they were tuned with, in the form of the checkpoint.
 
         Args:
           params: the weights.
-          transform: the method.
+          rope: from `exported_rope`.
           folder: made anew.
-          layers: those that the method edited.
         """
         from rope_jax.huggingface import weights
+        from rope_jax.huggingface.weights.checkpoint import open_checkpoint
 
-        graphdef, _ = nnx.split(self._pretrained.decoder)
-        rope = exported_rope(self.subject, transform, layers)
-        tuned = dataclasses.replace(self._pretrained, decoder=nnx.merge(graphdef, params), rope=rope)
+        opened = open_checkpoint(self.source)
+        shape = opened.outline.decoder_config
+        graphdef, _ = nnx.split(nnx.eval_shape(lambda: nn.Decoder(shape, rngs=nnx.Rngs(0))))
+        decoder = nnx.merge(graphdef, params)
+        tuned = weights.Pretrained(decoder, rope, opened.tokenizer, opened.outline.config, self.source)
         weights.save_pretrained(tuned, folder)

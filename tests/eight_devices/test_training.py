@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 from rope_jax.experiment.checkpoint import Checkpoints
 from rope_jax.experiment.settings import ModelConfig
 from rope_jax.experiment.training.metrics import lines_of
+from rope_jax.experiment.training.rules import open_run
 from rope_jax.experiment.training.run import train
 from rope_jax.experiment.training.session import Session
 from rope_jax.experiment.training.settings import CheckpointConfig, ComputeConfig, HeldOutConfig, LogConfig, StageConfig
@@ -81,15 +82,15 @@ def test_twenty_losses_are_those_of_one_device(alone, name):
 @pytest.mark.parametrize("mesh", [MeshShape(data=8), MeshShape(fsdp=2, tensor=4), MeshShape(fsdp=4, context=2)])
 def test_first_weights_do_not_depend_on_the_mesh(tmp_path, mesh):
     config = config_of(tmp_path, mesh)
-    one = init_state(config, make_mesh(MeshShape(), jax.devices()[:1]))
-    many = init_state(config, make_mesh(mesh))
+    one = init_state(open_run(config), make_mesh(MeshShape(), jax.devices()[:1]))
+    many = init_state(open_run(config), make_mesh(mesh))
     for (path, left), right in zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(many), strict=True):
         assert np.array_equal(left, right), path
 
 
 def test_first_weights_are_born_divided(tmp_path):
     config = config_of(tmp_path, MeshShape(fsdp=2, tensor=4))
-    state = init_state(config, make_mesh(config.mesh))
+    state = init_state(open_run(config), make_mesh(config.mesh))
     mlp = state["params"]["blocks"]["mlp"]["up"]["kernel"][...]
     assert mlp.addressable_shards[0].data.shape == (1, 8, 8)
     moments = [leaf for leaf in jax.tree.leaves(state["opt"]) if leaf.shape == mlp.shape]
@@ -98,12 +99,12 @@ def test_first_weights_are_born_divided(tmp_path):
 
 def test_a_checkpoint_goes_from_mesh_to_mesh(tmp_path):
     config = config_of(tmp_path, MeshShape(fsdp=2, tensor=4))
-    state = init_state(config, make_mesh(config.mesh))
+    state = init_state(open_run(config), make_mesh(config.mesh))
     with Checkpoints(tmp_path / "saved") as checkpoints:
         checkpoints.save(1, {"model": state["params"], "opt": state["opt"]}, {}, wait=True)
         for shape, devices in ((MeshShape(fsdp=4, tensor=2), 8), (MeshShape(data=8), 8), (MeshShape(), 1)):
             mesh = make_mesh(shape, jax.devices()[:devices])
-            _, abstract = abstract_state(config, mesh)
+            _, abstract = abstract_state(open_run(config), mesh)
             found = checkpoints.restore(1, {"model": abstract["params"], "opt": abstract["opt"]})
             for target, saved, restored in zip(
                 jax.tree.leaves({"model": abstract["params"], "opt": abstract["opt"]}),
@@ -126,7 +127,7 @@ def test_a_run_goes_on_on_another_mesh(alone):
     folder, expected = alone
     config = dataclasses.replace(config_of(folder, MeshShape(fsdp=2, tensor=4)), name="moved")
     config = dataclasses.replace(config, checkpoint=CheckpointConfig(every=6))
-    with Session(config) as session:
+    with Session(open_run(config)) as session:
         session.signal = None
         save = session.save
 

@@ -35,7 +35,7 @@ class RecipeConfig:
     """Chunks of a row that PoSE moves apart, within the target length; 0 leaves positions as they are."""
     seed: int = 0
     tokenizer: str = ""
-    """A folder with a tokenizer.json, or that file; empty reads bytes."""
+    """A folder with a tokenizer.json, that file, or a .gguf file; empty: that of a run's checkpoint, else bytes."""
     end_token: str = "auto"
     """What closes a document: a token by name, "auto" (the tokenizer's own, if it has one) or "none"."""
     buckets: tuple[int, ...] = ()

@@ -3,12 +3,12 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from rope_jax.experiment.data import Document
-from rope_jax.experiment.encoding import Encoding, encoding_of
+from rope_jax.experiment.encoding import Encoding, encoded_document, encoding_of
 from rope_jax.experiment.recipe.settings import RecipeConfig
+from rope_jax.huggingface.weights.locate import GGUF
 from rope_jax.huggingface.weights.tokenizer import FILE, read_tokenizer
 
 BYTES = 256
@@ -35,18 +35,11 @@ class Vocabulary:
         """A document, read as bytes, in these tokens, without what frames it.
 
         Raises:
-            ValueError: no UTF-8 text for a tokenizer.
+            ValueError: what `encoding.encoded` refuses.
         """
         if self.encoding is None:
             return document
-        try:
-            text = document.tokens.tobytes().decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"`data.sources` must lead to UTF-8 text for a tokenizer; got {error.reason} at byte {error.start} of "
-                f"{document.name}. Convert it, or leave it out."
-            ) from None
-        return Document(document.name, np.asarray(self.encoding.ids(text), np.int32))
+        return encoded_document(document, self.encoding, "data.sources")
 
 
 def read_vocabulary(recipe: RecipeConfig) -> Vocabulary:
@@ -62,21 +55,32 @@ def read_vocabulary(recipe: RecipeConfig) -> Vocabulary:
     if not recipe.tokenizer:
         return Vocabulary()
     named = Path(recipe.tokenizer)
-    folder = named.parent if named.name == FILE else named
-    tokenizer = read_tokenizer(folder)
+    place = named.parent if named.name == FILE else named
+    tokenizer, closing = _of_gguf(place) if place.suffix == GGUF else (read_tokenizer(place), _closing(place))
     if tokenizer is None:
         raise ValueError(
             f"`data.tokenizer` must be a folder with a {FILE}, or that file; got {recipe.tokenizer!r}, where none is. "
             "Name the folder of a checkpoint, or leave it out to read bytes."
         )
     encoding = encoding_of(tokenizer, tokenizer.get_vocab_size())
-    name = _closing(folder) if recipe.end_token == "auto" else recipe.end_token
+    name = closing if recipe.end_token == "auto" else recipe.end_token
     end = None if name in (None, "none") else tokenizer.token_to_id(name)
     if name not in (None, "none") and end is None:
         raise ValueError(
-            f'`data.end_token` must be a token of {folder / FILE}; got {name!r}. Name one that it has, or write "none".'
+            f"`data.end_token` must be a token of {place if place.is_file() else place / FILE}; got {name!r}. "
+            'Name one that it has, or write "none".'
         )
     return Vocabulary(encoding.vocab, encoding.bos, end, encoding)
+
+
+def _of_gguf(file: Path) -> tuple[Any, str | None]:
+    """The tokenizer in a GGUF file, and its end token."""
+    from rope_jax.huggingface.weights.gguf import open_gguf
+
+    found = open_gguf(file)
+    index = found.config.get("eos_token_id")
+    known = found.tokenizer is not None and index is not None
+    return found.tokenizer, found.tokenizer.id_to_token(index) if known else None
 
 
 def _closing(folder: Path) -> str | None:

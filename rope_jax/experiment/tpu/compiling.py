@@ -10,7 +10,7 @@ from rope_jax.experiment.tpu.figures import Figures, figures_of
 from rope_jax.experiment.tpu.memory import TooLargeError, too_large
 from rope_jax.experiment.tpu.programs import lowered
 from rope_jax.experiment.tpu.topologies import Topology, devices
-from rope_jax.experiment.training.settings import RunConfig
+from rope_jax.experiment.training.start import Run
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Compiled:
         return self.figures is not None and self.figures.memory.fits(self.topology.chip)
 
 
-def compiled(config: RunConfig, topology: Topology, *, what: str = "step", stage: str | None = None) -> Compiled:
+def compiled(run: Run, topology: Topology, *, what: str = "step", stage: str | None = None) -> Compiled:
     """Compile a program of a run with the TPU's own compiler; no TPU is needed.
 
     Args:
-      config: the run.
+      run: from `open_run`.
       topology: what to compile for.
       what, stage: as in `lowered`.
 
@@ -60,7 +60,7 @@ def compiled(config: RunConfig, topology: Topology, *, what: str = "step", stage
     """
     found = devices(topology)
     start = time.perf_counter()
-    lowering = lowered(config, found, what=what, stage=stage)
+    lowering = lowered(run, found, what=what, stage=stage)
     middle = time.perf_counter()
     refusal: TooLargeError | None = None
     program: Any = None
@@ -73,7 +73,7 @@ def compiled(config: RunConfig, topology: Topology, *, what: str = "step", stage
     end = time.perf_counter()
     figures = None if program is None else figures_of(program)
     return Compiled(
-        name=config.name,
+        name=run.config.name,
         what=what,
         stage=lowering.stage.name,
         topology=topology,

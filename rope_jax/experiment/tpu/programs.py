@@ -17,6 +17,7 @@ from rope_jax.experiment.training.rules import check_mesh
 from rope_jax.experiment.training.settings import RunConfig, StageConfig
 from rope_jax.experiment.training.stage_step import stage_step
 from rope_jax.experiment.training.stages import stage_schedules
+from rope_jax.experiment.training.start import Run
 from rope_jax.experiment.training.state import abstract_batch, abstract_state
 from rope_jax.parallel import batch_sharding, make_mesh, replicated
 
@@ -39,11 +40,11 @@ class Lowering:
     length: int
 
 
-def lowered(config: RunConfig, devices: list[Any], *, what: str = "step", stage: str | None = None) -> Lowering:
+def lowered(run: Run, devices: list[Any], *, what: str = "step", stage: str | None = None) -> Lowering:
     """A program of a run as its script would call it, of shapes alone.
 
     Args:
-      config: the run.
+      run: from `open_run`; of a checkpoint, no weights are read.
       devices: what to compile for.
       what: "step", "evaluate" or "decode": one new token a row, with a cache of the stage's length.
       stage: which one, by name; None: the one with the longest rows, of those that train where there are any.
@@ -51,13 +52,14 @@ def lowered(config: RunConfig, devices: list[Any], *, what: str = "step", stage:
     Raises:
       ValueError: no such stage, or sizes that the mesh does not divide.
     """
+    config = run.config
     index = _stage_index(config, stage)
     mesh = make_mesh(config.mesh, devices)
-    check_mesh(config, mesh)
+    check_mesh(run, mesh)
     chosen = config.stages[index]
-    graphdef, state = abstract_state(config, mesh)
+    graphdef, state = abstract_state(run, mesh)
     # Computed here, on this machine: beneath the mesh every array would belong to devices that are not there.
-    schedules = _abstract(stage_schedules(config, index), replicated(mesh))
+    schedules = _abstract(stage_schedules(run, index), replicated(mesh))
     rows = config.rows(chosen)
     with jax.set_mesh(mesh):
         made = PROGRAMS[what](config, index, graphdef, state, schedules, mesh, rows)

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from rope_jax.experiment.command import USER_FAULT, complain
 from rope_jax.experiment.training.config import read_run
-from rope_jax.experiment.training.rules import check_run
+from rope_jax.experiment.training.rules import open_run
 from rope_jax.experiment.training.settings import RunConfig
+from rope_jax.experiment.training.start import Run
 
 DIVERGED = 1
 INTERRUPTED = 130
@@ -32,8 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = _read([word for word in words if word != "--distributed"])
         if distributed or config.distributed.coordinator:
             _join(config)
-        check_run(config)
-        return _train(config)
+        return _train(open_run(config))
     except FloatingPointError as error:
         return complain(error, DIVERGED)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
@@ -91,14 +91,15 @@ def _join(config: RunConfig) -> None:
     )
 
 
-def _train(config: RunConfig) -> int:
+def _train(run: Run) -> int:
     import jax
 
     from rope_jax.experiment.training.export import FOLDER, export_run
     from rope_jax.experiment.training.run import train
     from rope_jax.experiment.training.session import Session
 
-    with Session(config) as session:
+    config = run.config
+    with Session(run) as session:
         outcome = train(session)
         if outcome.stopped is not None:
             name = signal.Signals(outcome.stopped).name
@@ -107,7 +108,7 @@ def _train(config: RunConfig) -> int:
             )
             return INTERRUPTED if outcome.stopped == signal.SIGINT else 0
         if config.export:
-            exported = export_run(config, outcome.state["params"], session.vocab, session.folder / FOLDER)
+            exported = export_run(run, outcome.state["params"], session.vocab, session.folder / FOLDER)
             session.metrics.say(f"exported to {exported}")
         if jax.process_index() == 0:
             print(session.folder)

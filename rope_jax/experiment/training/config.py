@@ -8,18 +8,20 @@ from typing import Any
 
 from rope_jax.experiment.config import toml_table
 from rope_jax.experiment.strict import from_table
-from rope_jax.experiment.training.rules import check_run
+from rope_jax.experiment.training.rules import open_run
 from rope_jax.experiment.training.settings import RunConfig
+from rope_jax.experiment.training.start import Run
 
 LEFT_OUT = (
-    *("name", "output", "export", "mesh", "compute", "checkpoint", "log", "distributed"),
+    # Its digest tells a checkpoint apart, wherever it lies.
+    *("model.checkpoint", "name", "output", "export", "mesh", "compute", "checkpoint", "log", "distributed"),
     *("model.remat", "evaluate.every", "evaluate.windows", "evaluate.batch"),
 )
 """What a run may be resumed with another value of: where and how it computes and is watched, not what."""
 
 
-def load_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Reads a TOML file, applies dotted overrides such as `--stages.0.steps 40`, and checks the result.
+def load_run(path: str | Path, overrides: Sequence[str] = ()) -> Run:
+    """Reads a TOML file, applies dotted overrides such as `--stages.0.steps 40`, opens the model and checks the result.
 
     The `data` of a stage holds what differs from the `data` of the run.
 
@@ -28,15 +30,13 @@ def load_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         overrides: command-line words; `--help` prints every setting with its value and leaves.
 
     Raises:
-        OSError, TypeError, ValueError, SystemExit: as `load_config` does.
+        OSError, TypeError, ValueError, SystemExit: as `load_config` and `open_run` do.
 
     Example:
-        >>> load_run("configs/train/quickstart.toml", ["--stages.0.steps", "400"]).steps  # doctest: +SKIP
+        >>> load_run("configs/train/quickstart.toml", ["--stages.0.steps", "400"]).config.steps  # doctest: +SKIP
         400
     """
-    config = read_run(path, overrides)
-    check_run(config)
-    return config
+    return open_run(read_run(path, overrides))
 
 
 def read_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

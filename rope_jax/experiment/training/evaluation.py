@@ -14,7 +14,7 @@ from rope_jax.experiment.data import Document, opened
 from rope_jax.experiment.recipe.held_out import evaluation_windows
 from rope_jax.experiment.training.feed import on_mesh
 from rope_jax.experiment.training.loss import divided_losses, shards
-from rope_jax.experiment.training.settings import RunConfig
+from rope_jax.experiment.training.start import Run
 from rope_jax.parallel import batch_sharding
 
 
@@ -46,7 +46,7 @@ class HeldOut:
     loss over the last quarter of the shortest length, `tail`, is therefore one of the same targets everywhere.
 
     Args:
-      config: the run.
+      run: the run.
       documents: held out.
       graphdef: the decoder's structure.
       mesh: from `make_mesh`.
@@ -54,12 +54,13 @@ class HeldOut:
     """
 
     def __init__(
-        self, config: RunConfig, documents: Sequence[Document], graphdef: nnx.GraphDef, mesh: Mesh, bos: int | None
+        self, run: Run, documents: Sequence[Document], graphdef: nnx.GraphDef, mesh: Mesh, bos: int | None
     ) -> None:
+        config = run.config
         self._config, self._mesh, self._bos = config, mesh, bos
-        self.longest = max((*config.lengths, *(stage.length for stage in config.stages)))
+        self.longest = max((*run.lengths, *(stage.length for stage in config.stages)))
         self._windows = evaluation_windows(documents, self.longest, config.evaluate.windows)
-        self._tail = max(config.stages[0].length // 4, 1)
+        self._tail = max(run.shortest // 4, 1)
         self._evaluation = build_evaluation(graphdef, loss_chunk=config.compute.loss_chunk, order="contiguous")
 
     def losses(self, params: PyTree, schedules: Any, length: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A trained model as a Hugging Face folder of Llama's form, so that a sweep can start from it."""
+"""A trained model as a Hugging Face folder, so that a sweep can start from it: of Llama's form, or its checkpoint's."""
 
 import dataclasses
 from pathlib import Path
@@ -12,10 +12,11 @@ from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from rope_jax import nn
-from rope_jax.experiment.export import export
-from rope_jax.experiment.methods import parse_method
+from rope_jax.experiment.export import export, exported_rope
 from rope_jax.experiment.training.settings import RunConfig
-from rope_jax.experiment.training.stages import factor_of, original_length, stage_subject
+from rope_jax.experiment.training.stages import stage_method, stage_subject
+from rope_jax.experiment.training.start import Run
+from rope_jax.huggingface import to_huggingface
 from rope_jax.spec import ModelRope
 
 FOLDER = "export"
@@ -26,12 +27,27 @@ def last_trained(config: RunConfig) -> int:
     return max(index for index, stage in enumerate(config.stages) if stage.steps)
 
 
-def check_exportable(config: RunConfig) -> None:
-    """Refuses `export` for a model that is no Llama.
+def check_exportable(run: Run) -> None:
+    """Refuses `export` for a model that no configuration describes.
 
     Raises:
-      ValueError: the setting that Llama has no choice for.
+      ValueError: a setting that Llama has no choice for, or rotary settings that cannot be stated.
     """
+    config = run.config
+    if any(stage.learnable for stage in config.stages):
+        raise ValueError("`export` must be false with learnable frequencies, which no method gives; got true.")
+    if not config.steps:
+        raise ValueError("`export` must be false without a stage that trains; got true. Leave it out.")
+    if not run.starts_trained:
+        _check_llama(config)
+    index = last_trained(config)
+    try:
+        to_huggingface(trained_rope(run))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"`export` must be false with the method of stages[{index}]; got true: {error}") from error
+
+
+def _check_llama(config: RunConfig) -> None:
     model, plain = config.model, type(config.model)()
     names = (
         "qk_norm",
@@ -51,48 +67,56 @@ def check_exportable(config: RunConfig) -> None:
                 f"`export` must be false with model.{name} = {getattr(model, name)!r}, which Llama has no word for; "
                 "got true. Leave it out."
             )
-    if any(stage.learnable for stage in config.stages):
-        raise ValueError("`export` must be false with learnable frequencies, which no method gives; got true.")
-    if not config.steps:
-        raise ValueError("`export` must be false without a stage that trains; got true. Leave it out.")
 
 
-def export_run(config: RunConfig, params: PyTree, vocab: int, folder: Path) -> Path:
+def trained_rope(run: Run) -> ModelRope:
+    """The rotary settings under which the weights were trained last, as a configuration states them."""
+    index = last_trained(run.config)
+    (method, transform), subject = stage_method(run, index), stage_subject(run, index)
+    if run.starts_trained:
+        return exported_rope(subject, transform, method.layers)
+    edited = subject.composed(transform)
+    assert edited is not None  # _check_llama wants positional = "rope"
+    (spec,) = edited.specs.values()
+    return ModelRope({"all": spec}, ("all",) * run.config.model.layers)
+
+
+def export_run(run: Run, params: PyTree, vocab: int, folder: Path) -> Path:
     """Writes the model of a run, with its tokenizer (for bytes, one that gives bytes); a folder that is there is kept.
 
     Llama has no factor on its embedding, so that of a tied model goes into the weights, which are then two tables.
 
     Args:
-      config: of the run.
+      run: the run.
       params: its weights at the end.
       vocab: rows of the embedding.
       folder: of the export.
     """
-    from rope_jax.huggingface import weights
-    from rope_jax.huggingface.weights.shape import decoder_config
-
-    index = last_trained(config)
-    method, original = parse_method(config.stages[index].transform), original_length(config, index)
-    transform = method.transform(factor=factor_of(config, index), original_length=original)
-    edited = stage_subject(config, index).composed(transform)
-    assert edited is not None  # check_exportable wants positional = "rope"
-    (spec,) = edited.specs.values()
-    rope = ModelRope({"all": spec}, ("all",) * config.model.layers)
-    raw = _configuration(config, index, vocab)
-    shape = dataclasses.replace(decoder_config(raw, rope), layout=config.model.layout)
-    graphdef, expected = nnx.split(nnx.eval_shape(lambda: nn.Decoder(shape, rngs=nnx.Rngs(0))))
     whole = multihost_utils.process_allgather(params, tiled=True) if jax.process_count() > 1 else jax.device_get(params)
     if jax.process_index():
         return folder
+    rope, checkpoint = trained_rope(run), run.checkpoint
+    if checkpoint is not None:
+        return export(lambda draft: checkpoint.save(whole, rope, draft), folder)
+    return export(lambda draft: _save_llama(run.config, whole, rope, vocab, draft), folder)
+
+
+def _save_llama(config: RunConfig, whole: PyTree, rope: ModelRope, vocab: int, folder: Path) -> None:
+    from rope_jax.huggingface import weights
+    from rope_jax.huggingface.weights.shape import decoder_config
+
+    raw = _configuration(config, vocab)
+    shape = dataclasses.replace(decoder_config(raw, rope), layout=config.model.layout)
+    graphdef, expected = nnx.split(nnx.eval_shape(lambda: nn.Decoder(shape, rngs=nnx.Rngs(0))))
     pure = _untied(nnx.to_pure_dict(whole), config) if config.model.tied else nnx.to_pure_dict(whole)
     nnx.replace_by_pure_dict(expected, jax.tree.map(jnp.asarray, pure))
     model = weights.Pretrained(nnx.merge(graphdef, expected), rope, _tokenizer(config), raw, config.name)
-    return export(lambda draft: weights.save_pretrained(model, draft), folder)
+    weights.save_pretrained(model, folder)
 
 
-def _configuration(config: RunConfig, index: int, vocab: int) -> dict[str, Any]:
+def _configuration(config: RunConfig, vocab: int) -> dict[str, Any]:
     """config.json, but for the rotary settings."""
-    model, reached = config.model, max(stage.length for stage in config.stages[: index + 1] if stage.steps)
+    model, reached = config.model, max(stage.length for stage in config.stages if stage.steps)
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -66,7 +66,7 @@ class StageLoop:
             self.session.finish_stage(self.index, state, step, None)
             return state, step
         with Feed(self.config, self.index, self.session.mesh, self.session.text.corpora[self.index], resumed) as feed:
-            schedules = trained_schedules(self.config, self.index, state)
+            schedules = trained_schedules(self.session.run, self.index, state)
             first = step + 1
             while step < self.end:
                 batch = next(feed)
@@ -150,7 +150,7 @@ class StageLoop:
         self.session.metrics.say(told + _pace(speed, (self.config.steps - step) * tokens))
 
     def _log_statistics(self, state: State, step: int, batch: dict[str, jax.Array]) -> None:
-        schedules = evaluated_schedules(self.config, self.index, state, self.stage.length)
+        schedules = evaluated_schedules(self.session.run, self.index, state, self.stage.length)
         read = {name: batch[name] for name in ("inputs", "positions", "segments")}
         found = self._statistics(self.session.undivided, state["params"], schedules, read)
         values = {name: np.asarray(value).tolist() for name, value in jax.device_get(found).items()}

@@ -9,8 +9,8 @@ from jax.sharding import Mesh
 
 from rope_jax.experiment.provenance import commit, device_name, versions
 from rope_jax.experiment.training.config import bearing
-from rope_jax.experiment.training.settings import RunConfig
-from rope_jax.experiment.training.stages import factor_of, original_length, theta_of
+from rope_jax.experiment.training.stages import factor_of, original_length, thetas_of
+from rope_jax.experiment.training.start import Run
 from rope_jax.experiment.training.step import State
 from rope_jax.experiment.training.transitions import evaluated_schedules
 
@@ -18,7 +18,7 @@ FILE = "record.json"
 
 
 def stage_entry(
-    config: RunConfig,
+    run: Run,
     index: int,
     state: State,
     trained_on: dict[str, Any] | None,
@@ -27,23 +27,23 @@ def stage_entry(
     """What is recorded of a stage at its end.
 
     Args:
-      config: the run.
+      run: the run.
       index: of the stage.
       state: at its end.
       trained_on: what its feed counted; None for a stage that only evaluates.
       losses: length -> held-out losses.
     """
-    stage = config.stages[index]
-    schedules = evaluated_schedules(config, index, state, stage.length) or {}
+    stage, thetas = run.config.stages[index], thetas_of(run, index)
+    schedules = evaluated_schedules(run, index, state, stage.length) or {}
     return {
         "name": stage.name,
         "length": stage.length,
-        "rows": config.rows(stage),
+        "rows": run.config.rows(stage),
         "steps": stage.steps,
         "transform": stage.transform,
-        "factor": factor_of(config, index),
-        "original_length": original_length(config, index),
-        "theta": theta_of(config, index),
+        "factor": factor_of(run, index),
+        "original_length": original_length(run, index),
+        "theta": next(iter(thetas.values()), None) if len(set(thetas.values())) < 2 else thetas,
         "learnable": stage.learnable,
         "schedules": {
             group: None
@@ -56,10 +56,20 @@ def stage_entry(
     }
 
 
-def run_header(config: RunConfig, mesh: Mesh, parameters: int) -> dict[str, Any]:
-    """What is recorded of the run as a whole."""
+def run_header(run: Run, mesh: Mesh, parameters: int, origin: str | None) -> dict[str, Any]:
+    """What is recorded of the run as a whole.
+
+    Args:
+      run: the run.
+      mesh: that it is trained on.
+      parameters: weights of the model.
+      origin: the digest of its checkpoint, None without one.
+    """
+    config, subject = run.config, run.subject
+    started_from = {"name": subject.name, "digest": origin, "trained_length": subject.own_length}
     return {
         "name": config.name,
+        "checkpoint": None if origin is None else started_from,
         "parameters": parameters,
         "tokens_per_batch": config.tokens_per_batch,
         "mesh": dict(mesh.shape),

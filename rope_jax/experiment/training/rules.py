@@ -10,12 +10,13 @@ from jax.sharding import AbstractMesh, Mesh
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.token_order import check_dealt
-from rope_jax.experiment.config import ExperimentConfig, TrainConfig, validate
+from rope_jax.experiment.config import validate
 from rope_jax.experiment.recipe.rules import SEEDS, check_batches, check_recipe
 from rope_jax.experiment.training.export import check_exportable
 from rope_jax.experiment.training.optimizer import stage_starts
 from rope_jax.experiment.training.settings import RunConfig, StageConfig
 from rope_jax.experiment.training.stages import learned_before, stage_schedules
+from rope_jax.experiment.training.start import Run, experiment, started
 
 LARGEST = 2**31
 """Steps, positions and sizes are int32 on the device."""
@@ -23,24 +24,34 @@ OPEN = (".shortest", ".longest", "data.seed")
 """Settings that only the host reads, or that have a bound of their own."""
 
 
-def check_run(config: RunConfig) -> None:
-    """Checks every setting against its range and against the others.
+def open_run(config: RunConfig) -> Run:
+    """A run with its model, every setting checked against its range and against the others.
 
     Raises:
         ValueError: the first broken rule, as setting, rule, value and cure.
+        ValueError, TypeError, OSError: no such checkpoint, or one that cannot be read.
     """
+    _settings(config)
+    run = started(config)
+    for index, stage in enumerate(config.stages):
+        _turning(run, index, stage)
+    if config.export:
+        check_exportable(run)
+    return run
+
+
+def _settings(config: RunConfig) -> None:
+    """All that can be said without the model."""
     for path, number in _numbers(dataclasses.asdict(config)):
         _require(math.isfinite(number), path, "be finite", number, "Give a number.")
         bounded = not isinstance(number, int) or number < (SEEDS if path == "data.seed" else LARGEST)
         _require(bounded or path.endswith(OPEN), path, "be below 2^31", number, "Lower it.")
     _require(bool(config.stages), "stages", "hold a stage", config.stages, "Write [[stages]] with its settings.")
     # The rules of a name and of a model are those of a sweep.
-    validate(ExperimentConfig(name=config.name, model=config.model, train=TrainConfig(length=64)))
+    validate(experiment(config))
     _ranges(config)
     _optimizer(config)
     check_recipe(config.data)
-    if config.export:
-        check_exportable(config)
     names = [stage.name for stage in config.stages]
     _require(len(set(names)) == len(names), "stages", "have different names", names, "Rename one.")
     for index, stage in enumerate(config.stages):
@@ -69,9 +80,10 @@ def _ranges(config: RunConfig) -> None:
             if type(value) is int:
                 least = 0 if f"{table}.{key}" in from_zero else 1
                 _require(value >= least, f"{table}.{key}", f"be at least {least}", value, "Raise it.")
-    _require(not config.model.checkpoint, "model.checkpoint", "be left out", config.model.checkpoint, "Give a shape.")
     _require(config.seed >= 0, "seed", "be at least 0", config.seed, "Use 0.")
     _require(config.vocab >= 0, "vocab", "be at least 0", config.vocab, "0 takes that of the tokenizer.")
+    rule = "be left out with model.checkpoint, whose embedding has its own rows"
+    _require(not (config.vocab and config.model.checkpoint), "vocab", rule, config.vocab, "Delete the line.")
     _require(config.tokens_per_batch >= 1, "tokens_per_batch", "be at least 1", config.tokens_per_batch, "Use 4096.")
     backends = ("auto", *BACKENDS)
     _require(config.compute.backend in backends, "compute.backend", f"be one of {backends}", config.compute.backend, "")
@@ -120,16 +132,11 @@ def _stage(config: RunConfig, index: int, stage: StageConfig) -> None:
         _require(0 <= warmup < stage.steps, where, rule, warmup, f"Lower it, or set {path}.warmup.")
     if stage.theta is not None:
         _require(stage.theta > 1, f"{path}.theta", "be above 1", stage.theta, "Use 10000, or more for more length.")
-        rule = "be left out with model.thetas, whose groups have bases of their own"
-        cure = 'Change the base of chosen layers with transform = "BaseChange(theta=1e6) @ full".'
-        _require(not config.model.thetas, f"{path}.theta", rule, stage.theta, cure)
     if stage.original_length is not None:
         rule = "be at least 1"
         _require(stage.original_length >= 1, f"{path}.original_length", rule, stage.original_length, "Leave it out.")
     if stage.factor is not None:
         _require(stage.factor >= 1, f"{path}.factor", "be at least 1", stage.factor, "Leave it out.")
-    rope = config.model.positional == "rope"
-    _require(rope or not stage.learnable, f"{path}.learnable", 'be false without positional = "rope"', True, "Drop it.")
     data = stage.data or config.data
     check_recipe(data)
     same = data.tokenizer == config.data.tokenizer
@@ -141,11 +148,30 @@ def _stage(config: RunConfig, index: int, stage: StageConfig) -> None:
     if stage.steps:
         target = (stage.pose_target or stage.length) if data.pose_chunks else None
         check_batches(data, stage.length, config.rows(stage), 0, 1, target)
-    schedules = stage_schedules(config, index)
-    if learned_before(config, index) and schedules:
-        # Stand-ins for what will be learned, so that a method which cannot edit them is refused before the run.
-        bent = {g: _bent(s.float64()) for g, s in schedules.items() if s is not None}
-        stage_schedules(config, index, learned=bent)
+
+
+def _turning(run: Run, index: int, stage: StageConfig) -> None:
+    """What turns queries and keys in a stage can be built."""
+    path, rope = f"stages[{index}]", run.subject.rope
+    _require(
+        rope is not None or not stage.learnable, f"{path}.learnable", "be false without rotation", True, "Drop it."
+    )
+    bases = {spec.theta for spec in rope.specs.values() if spec is not None} if rope is not None else set()
+    if stage.theta is not None and len(bases) != 1:
+        rule = "be left out where layer groups have bases of their own" if bases else "be left out without rotation"
+        cure = 'Change the base of chosen layers with transform = "BaseChange(theta=1e6) @ full".'
+        _require(False, f"{path}.theta", rule, stage.theta, cure if bases else "Delete the line.")
+    try:
+        schedules = stage_schedules(run, index)
+        if learned_before(run, index) and schedules:
+            # Stand-ins for what will be learned, so that a method which cannot edit them is refused before the run.
+            bent = {g: _bent(s.float64()) for g, s in schedules.items() if s is not None}
+            stage_schedules(run, index, learned=bent)
+    except (ValueError, TypeError, OverflowError) as error:
+        if str(error).startswith(f"`{path}."):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"`{path}.transform`, {stage.transform}: {error}") from error
 
 
 def _bent(inv_freq: Any) -> Any:
@@ -153,12 +179,13 @@ def _bent(inv_freq: Any) -> Any:
     return np.log(np.maximum(inv_freq, 1e-30)) + 0.05 * np.sin(np.arange(inv_freq.size))
 
 
-def check_mesh(config: RunConfig, mesh: Mesh | AbstractMesh) -> None:
+def check_mesh(run: Run, mesh: Mesh | AbstractMesh) -> None:
     """Checks that the mesh divides every batch and the heads.
 
     Raises:
-        ValueError: as `check_run`.
+        ValueError: as `open_run`.
     """
+    config = run.config
     sizes = dict(mesh.shape)
     shards, accumulate = sizes["data"] * sizes["fsdp"], config.compute.accumulate
     for index, stage in enumerate(config.stages):
@@ -174,9 +201,12 @@ def check_mesh(config: RunConfig, mesh: Mesh | AbstractMesh) -> None:
                     "with mesh.context."
                 )
             check_dealt(length, sizes["context"], config.compute.context_order)
-    for length in config.lengths:
+    for length in run.lengths:
         check_dealt(length, sizes["context"], config.compute.context_order)
-    for name in ("heads", "kv_heads"):
-        count = getattr(config.model, name)
+    published = run.subject.published
+    heads, kv_heads = config.model.heads, config.model.kv_heads
+    if published is not None:
+        heads, kv_heads = published.heads, published.attention.kv_count
+    for name, count in (("heads", heads), ("kv_heads", kv_heads)):
         rule = f"be a multiple of mesh.tensor = {sizes['tensor']}"
         _require(count % sizes["tensor"] == 0, f"model.{name}", rule, count, "Divide another axis instead.")

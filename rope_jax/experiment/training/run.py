@@ -37,7 +37,7 @@ def train(session: Session) -> Outcome:
         for index in range(point.stage, len(config.stages)):
             resumed = point.feed if index == point.stage else None
             if resumed is None:
-                state = entered(config, index, state)
+                state = entered(session.run, index, state)
             try:
                 state, step = StageLoop(session, index).run(state, step, resumed)
             except Stopped as stopped:

@@ -1,11 +1,9 @@
 """A training run in its folder: everything that can be wrong with it is found when its session is opened."""
 
-import fcntl
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 from flax import nnx
@@ -16,12 +14,15 @@ from rope_jax import nn
 from rope_jax.experiment.checkpoint import Checkpoints, check_space
 from rope_jax.experiment.training.config import bearing, check_same
 from rope_jax.experiment.training.evaluation import HeldOut
+from rope_jax.experiment.training.folder import locked, make_folder
 from rope_jax.experiment.training.guard import check_numbers
 from rope_jax.experiment.training.metrics import Metrics
 from rope_jax.experiment.training.record import run_header, stage_entry, write_record
 from rope_jax.experiment.training.rules import check_mesh
-from rope_jax.experiment.training.settings import RunConfig
-from rope_jax.experiment.training.state import abstract_state, decoder_shape, init_state
+from rope_jax.experiment.training.stage_step import stage_step
+from rope_jax.experiment.training.stages import stage_schedules
+from rope_jax.experiment.training.start import Run
+from rope_jax.experiment.training.state import abstract_batch, abstract_state, decoder_shape, init_state
 from rope_jax.experiment.training.step import State
 from rope_jax.experiment.training.text import read_text
 from rope_jax.experiment.training.transitions import evaluated_schedules
@@ -38,14 +39,14 @@ class Point:
 
 
 class Session:
-    """A run that is open: its model, text and mesh, its checkpoints and what it says.
+    """A run in progress: its model, text and mesh, its checkpoints and what it says.
 
     Example:
       with Session(load_run("configs/train/quickstart.toml")) as session:
           train(session)
 
     Args:
-      config: the run; its folder is `output/name`.
+      run: from `load_run` or `open_run`; its folder is `output/name`.
       devices: those to use; None: all of this program.
 
     Raises:
@@ -54,24 +55,27 @@ class Session:
       RuntimeError: another process trains in the folder.
     """
 
-    def __init__(self, config: RunConfig, devices: Sequence[Any] | None = None) -> None:
-        self.config = config
+    def __init__(self, run: Run, devices: Sequence[Any] | None = None) -> None:
+        self.run, self.config = run, run.config
+        config = run.config
         self.mesh: Mesh = make_mesh(config.mesh, devices)
-        check_mesh(config, self.mesh)
-        self.text = read_text(config)
-        self.vocab = _vocab(config, self.text.vocabulary.size)
-        self.graphdef, self.abstract = abstract_state(config, self.mesh, vocab=self.vocab)
-        self.shape = decoder_shape(config, vocab=self.vocab)
+        check_mesh(run, self.mesh)
+        self.text = read_text(run)
+        self.vocab = _vocab(run, self.text.vocabulary.size)
+        self.graphdef, self.abstract = abstract_state(run, self.mesh, vocab=self.vocab)
+        self.origin = None if run.checkpoint is None else run.checkpoint.digest
+        self.shape = decoder_shape(run, vocab=self.vocab)
         whole = replace(self.shape, sharding=None)
         self.undivided, _ = nnx.split(nnx.eval_shape(lambda: nn.Decoder(whole, rngs=nnx.Rngs(0))))
         self.folder = Path(config.output) / config.name
         saves = config.checkpoint
         kept = saves.keep + (config.steps // saves.keep_every if saves.keep_every else 0)
         check_space(self.folder / "checkpoints", self.abstract, kept)
-        self.held_out = HeldOut(config, self.text.documents, self.graphdef, self.mesh, self.text.vocabulary.bos)
+        self.held_out = HeldOut(run, self.text.documents, self.graphdef, self.mesh, self.text.vocabulary.bos)
+        self._check_steps()
         # Last, since they make the folder.
-        _make(self.folder)
-        self._lock = _locked(self.folder)
+        make_folder(self.folder)
+        self._lock = locked(self.folder)
         try:
             self.checkpoints = Checkpoints(self.folder / "checkpoints", keep=saves.keep, keep_every=saves.keep_every)
             self._meta = self._resumable()
@@ -90,6 +94,19 @@ class Session:
         self.metrics.close()
         self._unlock()
 
+    def _check_steps(self) -> None:
+        """Finds out what attention refuses that was asked for by name, without computing anything."""
+        compute = self.config.compute
+        if compute.backend == "auto" and compute.context_form == "all_gather":
+            return
+        for index, stage in enumerate(self.config.stages):
+            schedules = stage_schedules(self.run, index)
+            for length in (stage.length, *(stage.data or self.config.data).buckets) if stage.steps else ():
+                batch = abstract_batch(self.config.tokens_per_batch // length, length, self.mesh)
+                with jax.set_mesh(self.mesh):
+                    step = stage_step(self.config, index, self.graphdef, self.abstract)
+                    jax.eval_shape(step, self.abstract, schedules, batch)
+
     def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.close()
@@ -103,6 +120,7 @@ class Session:
         """A checkpoint of a state that stands at a point."""
         meta = {
             "config": bearing(self.config),
+            "checkpoint": self.origin,
             "text": self.text.digest,
             "vocab": self.vocab,
             "stage": point.stage,
@@ -115,10 +133,10 @@ class Session:
 
     def evaluate(self, index: int, state: State, step: int) -> dict[str, dict[str, float]]:
         """The held-out losses under the schedules of a stage: length -> loss and tail."""
-        lengths = sorted({*self.config.lengths, self.config.stages[index].length})
+        lengths = sorted({*self.run.lengths, self.config.stages[index].length})
         losses = {}
         for length in lengths:
-            schedules = evaluated_schedules(self.config, index, state, length)
+            schedules = evaluated_schedules(self.run, index, state, length)
             losses[str(length)] = self.held_out.losses(state["params"], schedules, length)
         check_numbers(losses, "held-out loss", step, self.cure())
         by_kind = {kind: {length: found[kind] for length, found in losses.items()} for kind in ("loss", "tail")}
@@ -142,9 +160,9 @@ class Session:
         """Evaluates and records a stage that has ended."""
         losses = self.evaluate(index, state, step)
         name = self.config.stages[index].name
-        self.seen[name] = stage_entry(self.config, index, state, trained_on, losses)
+        self.seen[name] = stage_entry(self.run, index, state, trained_on, losses)
         if jax.process_index() == 0:
-            header = run_header(self.config, self.mesh, self.parameters)
+            header = run_header(self.run, self.mesh, self.parameters, self.origin)
             text = {"text": self.text.digest, "held_out": [document.name for document in self.text.documents]}
             ended = [self.seen[stage.name] for stage in self.config.stages if stage.name in self.seen]
             write_record(self.folder, {**header, **text, "stages": ended})
@@ -157,6 +175,11 @@ class Session:
         meta = self.checkpoints.meta(step)
         where = f"step {step} of {self.checkpoints.folder}"
         check_same(meta["config"], self.config, where)
+        if meta["checkpoint"] != self.origin:
+            raise ValueError(
+                f"`model.checkpoint` must hold the weights that {where} was trained from; got others. "
+                "Restore them, or give the run another name."
+            )
         if meta["text"] != self.text.digest:
             raise ValueError(
                 f"`data.sources` must hold the text that {where} was trained on; got another. "
@@ -171,7 +194,7 @@ class Session:
         if self._meta is None:
             self.metrics.say(opening)
             self.metrics.keep(lambda line: False)
-            return init_state(self.config, self.mesh, vocab=self.vocab), Point()
+            return init_state(self.run, self.mesh, vocab=self.vocab), Point()
         step, stage = self._meta["step"], self._meta["stage"]
         names = [one.name for one in self.config.stages[: stage + (self._meta["feed"] is not None)]]
         self.metrics.keep(lambda line: line["step"] <= step and line["stage"] in names)
@@ -183,39 +206,16 @@ class Session:
         return state, Point(step, stage, self._meta["feed"])
 
 
-def _vocab(config: RunConfig, tokens: int) -> int:
+def _vocab(run: Run, tokens: int) -> int:
     """Rows of the embedding."""
+    config, published = run.config, run.subject.published
+    if published is not None:
+        if published.vocab < tokens:
+            raise ValueError(
+                f"`data.tokenizer` must give ids below the {published.vocab} rows of the checkpoint's embedding; got "
+                f"{tokens} tokens. Leave it out to use the checkpoint's own."
+            )
+        return published.vocab
     if config.vocab and config.vocab < tokens:
         raise ValueError(f"`vocab` must be at least the {tokens} tokens of the text; got {config.vocab}. Write 0.")
     return config.vocab or tokens
-
-
-def _make(folder: Path) -> None:
-    """The folder of a run, which may be there; nothing is made where a file stands in the way of its parts."""
-    for part in (*reversed(folder.parents), folder, folder / "checkpoints", folder / "tensorboard"):
-        if part.exists() and not part.is_dir():
-            raise NotADirectoryError(
-                f"`output` must lead to a folder; got the file {part}. Move it, or write elsewhere."
-            )
-    there = next(part for part in (folder, *folder.parents) if part.is_dir())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise PermissionError(f"`output` must be a folder to write in; got {there}, which is not. Write elsewhere.")
-    folder.mkdir(parents=True, exist_ok=True)
-
-
-def _locked(folder: Path) -> TextIO | None:
-    """The folder's lock, held by the first process; the system lets go of it when that ends, however it ends."""
-    if jax.process_index():
-        return None
-    lock = (folder / "lock").open("w", encoding="utf-8")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise RuntimeError(
-            f"`output` must be a folder that nobody else trains in; got {folder}, which another process has open. "
-            "Wait for it, or give the run another name."
-        ) from None
-    lock.write(f"{os.getpid()}\n")
-    lock.flush()
-    return lock

@@ -58,10 +58,11 @@ class StageConfig:
     factor: float | None = None
     """Of the method; left out: length (or pose_target) / original_length."""
     original_length: int | None = None
-    """Of the method; left out: the longest length trained before this stage (in the first stage, its own)."""
+    """Of the method; left out: the longest length trained before this stage, that of a checkpoint among them.
+    In a first stage without a checkpoint, its own."""
     theta: float | None = None
-    """Base of the frequencies; left out: that of the stage before (in the first stage, model.theta).
-    Not with model.thetas."""
+    """Base of the frequencies; left out: that of the stage before (in the first stage, the model's).
+    Not where layer groups have bases of their own."""
     data: RecipeConfig | None = None
     """What differs from the data of the run; keys that are left out are those of the run."""
     schedule: Literal["continued", "rewarmed"] = "continued"
@@ -85,7 +86,7 @@ class HeldOutConfig:
     every: int = 200
     """Steps between evaluations; one more stands at the end of every stage. 0: at those ends alone."""
     lengths: tuple[int, ...] = ()
-    """In tokens; the length of the first stage is always among them."""
+    """In tokens; that of the first stage is always among them, or a checkpoint's own where that is shorter."""
     windows: int = 16
     """At every length, all ending at the same places."""
     tokens: int = 100_000
@@ -145,9 +146,9 @@ class RunConfig:
     tokens_per_batch: int = 4096
     """The same in every stage, whatever its length."""
     vocab: int = 0
-    """Rows of the embedding, at least the tokens there are; 0: those of the tokenizer, 256 for bytes."""
+    """Rows of the embedding, at least the tokens there are; 0: those of checkpoint or tokenizer, 256 for bytes."""
     export: bool = False
-    """Write the trained model as a Hugging Face folder at the end, for a model of Llama's form."""
+    """Write the trained model as a Hugging Face folder at the end: of Llama's form, or that of the checkpoint."""
     model: ModelConfig = field(default_factory=ModelConfig)
     mesh: MeshShape = field(default_factory=lambda: MeshShape(data=-1))
     compute: ComputeConfig = field(default_factory=ComputeConfig)
@@ -161,17 +162,6 @@ class RunConfig:
     def rows(self, stage: StageConfig) -> int:
         """Rows of a batch."""
         return self.tokens_per_batch // stage.length
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths that are evaluated, shortest first."""
-        return tuple(sorted({self.stages[0].length, *self.evaluate.lengths}))
-
-    @property
-    def longest(self) -> int:
-        """The longest row of all, trained or evaluated, in positions."""
-        reached = (max(stage.length, stage.pose_target or 0) for stage in self.stages)
-        return max(*self.lengths, *reached)
 
     @property
     def steps(self) -> int:

@@ -86,3 +86,24 @@ def test_a_tokenizer_that_is_not_there_raises(folder, tmp_path):
     (folder / "b.bin").write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"`data.sources` must lead to UTF-8 text for a tokenizer; got .* byte 0 of"):
         batches(RecipeConfig((SourceConfig(str(folder / "b.bin")),), tokenizer=str(folder)), length=8, rows=1)
+
+
+def test_a_gguf_file_brings_its_tokenizer_and_its_end_token(tmp_path):
+    pytest.importorskip("gguf")
+    from tests.huggingface.weights.gguf_files import VOCAB as ROWS
+    from tests.huggingface.weights.gguf_files import hugging_face_weights, write_file
+
+    tokens = ["<|begin|>", "<|end|>", *(chr(ord("A") + index) for index in range(ROWS - 2))]
+    stated = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": [3, 3, *[1] * (ROWS - 2)], "merges": []}
+    stated |= {"bos_token_id": 0, "eos_token_id": 1, "add_bos_token": True}
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in stated.items() if value != []}
+    path = write_file(tmp_path / "model.gguf", hugging_face_weights(), metadata=metadata)
+    (tmp_path / "a.txt").write_text("ABBA")
+    sources = (SourceConfig(str(tmp_path / "a.txt")),)
+    found = read_vocabulary(RecipeConfig(sources, tokenizer=str(path)))
+    assert (found.size, found.bos, found.end) == (ROWS, 0, 1)
+    stream = batches(RecipeConfig(sources, tokenizer=str(path)), length=8, rows=1)
+    (segment, *_) = segments_of(next(stream))
+    stream.close()
+    assert segment[0].tolist() == [0, 2, 3, 3, 2, 1]
+    assert read_vocabulary(RecipeConfig(sources, tokenizer=str(path), end_token="none")).end is None

@@ -6,6 +6,7 @@ import pytest
 from rope_jax.experiment.settings import ModelConfig
 from rope_jax.experiment.tpu.figures import figures_of
 from rope_jax.experiment.tpu.programs import Lowering, lowered
+from rope_jax.experiment.training.rules import open_run
 from rope_jax.experiment.training.settings import OptimizerConfig, RunConfig, StageConfig
 
 CONFIG = RunConfig(
@@ -19,7 +20,7 @@ CONFIG = RunConfig(
 
 
 def made(what: str, stage: str | None = None) -> Lowering:
-    return lowered(CONFIG, jax.devices()[:1], what=what, stage=stage)
+    return lowered(open_run(CONFIG), jax.devices()[:1], what=what, stage=stage)
 
 
 def test_the_longest_stage_that_trains_is_taken() -> None:

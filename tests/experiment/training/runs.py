@@ -6,6 +6,7 @@ from typing import Any
 
 from rope_jax.experiment.recipe.settings import RecipeConfig, SourceConfig
 from rope_jax.experiment.settings import ModelConfig
+from rope_jax.experiment.training.rules import open_run
 from rope_jax.experiment.training.run import Outcome, train
 from rope_jax.experiment.training.session import Session
 from rope_jax.experiment.training.settings import (
@@ -47,7 +48,7 @@ def run_config(folder: Path, **changes: Any) -> RunConfig:
 
 def trained(config: RunConfig, devices: Any = None) -> Outcome:
     """Runs a config to its end, or to where it stops."""
-    with Session(config, devices) as session:
+    with Session(open_run(config), devices) as session:
         return train(session)
 
 

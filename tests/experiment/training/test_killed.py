@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from rope_jax.experiment.training.metrics import FILE, lines_of
+from rope_jax.experiment.training.rules import open_run
 from rope_jax.experiment.training.session import Session
 from rope_jax.experiment.training.settings import (
     CheckpointConfig,
@@ -53,7 +54,7 @@ def finished(process: subprocess.Popen, timeout: float) -> str:
 
 def weights(config):
     """The parameters of the last checkpoint."""
-    with Session(config) as session:
+    with Session(open_run(config)) as session:
         step = session.checkpoints.latest
         assert step is not None and step == config.steps
         return jax.device_get(session.checkpoints.restore(step, {"model": session.abstract["params"]}))

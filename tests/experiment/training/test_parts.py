@@ -14,6 +14,7 @@ from rope_jax.experiment.training.export import _letters
 from rope_jax.experiment.training.feed import on_mesh
 from rope_jax.experiment.training.metrics import Metrics, lines_of
 from rope_jax.experiment.training.settings import StageConfig
+from rope_jax.experiment.training.start import started
 from rope_jax.experiment.training.text import read_text
 from rope_jax.experiment.training.throughput import model_flops, peak, utilisation
 from rope_jax.parallel import MeshShape, batch_sharding, make_mesh
@@ -25,7 +26,7 @@ def test_what_is_held_out_is_held_out_of_every_stage(tmp_path):
     whole = config.data.sources[0]
     halves = (dataclasses.replace(whole, longest=2540, weight=3.0), dataclasses.replace(whole, shortest=2541))
     stages = (StageConfig("one", 16, 4), StageConfig("two", 32, 4, data=RecipeConfig(sources=halves)))
-    text = read_text(dataclasses.replace(config, stages=stages))
+    text = read_text(started(dataclasses.replace(config, stages=stages)))
     held_out = {document.tokens.tobytes() for document in text.documents}
     kept = [{document.tokens.tobytes() for s in corpus.sources for document in s.documents} for corpus in text.corpora]
     assert sum(map(len, held_out)) >= 3000
@@ -109,4 +110,4 @@ def test_a_source_is_read_with_its_own_bounds(tmp_path):
     config = run_config(tmp_path)
     bounded = dataclasses.replace(config.data.sources[0], shortest=10**9)
     with pytest.raises(ValueError, match=r"`data\.sources\[0\]` must hold documents of 1000000000"):
-        read_text(dataclasses.replace(config, data=RecipeConfig(sources=(bounded,))))
+        read_text(started(dataclasses.replace(config, data=RecipeConfig(sources=(bounded,)))))

@@ -13,6 +13,7 @@ from rope_jax.experiment.training.command import main
 from rope_jax.experiment.training.evaluation import HeldOut
 from rope_jax.experiment.training.rules import check_mesh
 from rope_jax.experiment.training.settings import ComputeConfig, DistributedConfig, HeldOutConfig
+from rope_jax.experiment.training.start import started
 from tests.experiment.training.runs import run_config, toml
 
 
@@ -113,12 +114,12 @@ def mesh(**sizes):
 
 def test_lengths_that_are_only_evaluated_must_be_dealt_out_too(config):
     zigzag = dataclasses.replace(config, compute=ComputeConfig(context_order="zigzag"))
-    check_mesh(zigzag, mesh(context=2))
+    check_mesh(started(zigzag), mesh(context=2))
     evaluated = dataclasses.replace(zigzag, evaluate=HeldOutConfig(lengths=(30,)))
     with pytest.raises(ValueError, match="divisible by 4 for 2 shards in zigzag order; got 30"):
-        check_mesh(evaluated, mesh(context=2))
+        check_mesh(started(evaluated), mesh(context=2))
     with pytest.raises(ValueError, match="divisible by 4 for 2 shards in zigzag order; got 66"):
-        check_mesh(staged(zigzag, 2, length=66), mesh(context=2))
+        check_mesh(started(staged(zigzag, 2, length=66)), mesh(context=2))
 
 
 def test_held_out_losses_that_are_not_finite_end_a_run_as_diverged(config, tmp_path, capsys, monkeypatch):

@@ -16,7 +16,7 @@ from rope_jax.experiment.training import feed
 from rope_jax.experiment.training.command import main
 from rope_jax.experiment.training.export import export_run
 from rope_jax.experiment.training.metrics import lines_of
-from rope_jax.experiment.training.rules import check_run
+from rope_jax.experiment.training.rules import open_run
 from rope_jax.experiment.training.run import train
 from rope_jax.experiment.training.session import Session
 from rope_jax.experiment.training.settings import ComputeConfig, HeldOutConfig, StageConfig
@@ -140,9 +140,9 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_fields(copied):
     config, _ = copied
     other = dataclasses.replace(config, model=dataclasses.replace(config.model, embed=32), seed=5)
     with pytest.raises(ValueError, match=r"seed = 0 there, 5 here; model\.embed = 16 there, 32 here\. Set these back"):
-        Session(other)
+        Session(open_run(other))
     watched = dataclasses.replace(config, compute=ComputeConfig(accumulate=2), evaluate=HeldOutConfig(tokens=3000))
-    with Session(watched) as session:
+    with Session(open_run(watched)) as session:
         assert session.checkpoints.latest == 9
 
 
@@ -154,7 +154,7 @@ def test_another_text_is_refused(copied, tmp_path):
     try:
         changed.write_text(kept + " more")
         with pytest.raises(ValueError, match=r"`data\.sources` must hold the text that step 9 .* was trained on"):
-            Session(config)
+            Session(open_run(config))
     finally:
         changed.write_text(kept)
 
@@ -185,7 +185,7 @@ def test_a_damaged_checkpoint_is_named_with_its_cure(copied, how, capsys):
     assert said.startswith("error: `checkpoint` must be whole; got step 9 of ") and said.count("\n") == 1
     assert f"Delete the folder {step}: step 8 is used then." in said
     shutil.rmtree(step)
-    with Session(config) as session:
+    with Session(open_run(config)) as session:
         assert session.checkpoints.latest == 8
         session.checkpoints.restore(8, {"model": session.abstract["params"]})
 
@@ -194,14 +194,14 @@ def test_too_small_a_disk_is_refused_before_anything_is_written(finished, tmp_pa
     config = dataclasses.replace(finished[0], output=str(tmp_path / "runs"))
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=50_000))
     with pytest.raises(OSError, match=r"`checkpoint` must find room for 3 states of .* MiB; got .* MiB free at"):
-        Session(config)
+        Session(open_run(config))
     assert not (tmp_path / "runs").exists()
 
 
 def test_one_process_at_a_time_trains_in_a_folder(copied):
     config, folder = copied
-    with Session(config), pytest.raises(RuntimeError, match=rf"nobody else trains in; got {folder}"):
-        Session(config)
+    with Session(open_run(config)), pytest.raises(RuntimeError, match=rf"nobody else trains in; got {folder}"):
+        Session(open_run(config))
 
 
 def test_divergence_names_the_step_and_the_last_good_checkpoint(finished, tmp_path):
@@ -230,14 +230,13 @@ def test_the_trained_model_goes_to_hugging_face_and_back(tmp_path):
     config = dataclasses.replace(run_config(tmp_path), export=True)
     stages = (dataclasses.replace(config.stages[0], transform="PositionInterpolation(factor=2)"),)
     config = dataclasses.replace(config, stages=stages)
-    check_run(config)
-    with Session(config) as session:
+    with Session(open_run(config)) as session:
         outcome = train(session)
-        folder = export_run(config, outcome.state["params"], session.vocab, session.folder / "export")
+        folder = export_run(session.run, outcome.state["params"], session.vocab, session.folder / "export")
         tokens = jax.numpy.asarray(np.frombuffer("naïve text".encode(), np.uint8).astype(np.int32))[None]
         model = nnx.merge(session.undivided, outcome.state["params"])
         positions = jax.numpy.arange(tokens.shape[1])[None]
-        expected = model(tokens, stage_schedules(config, 0), positions=positions)
+        expected = model(tokens, stage_schedules(session.run, 0), positions=positions)
     loaded = load_pretrained(folder)
     assert loaded.tokenizer.encode("naïve text").ids == tokens[0].tolist()
     assert loaded.trained_length == 16

@@ -12,9 +12,10 @@ import rope_jax as rj
 from rope_jax.experiment.settings import ModelConfig
 from rope_jax.experiment.training.config import bearing, check_same, load_run
 from rope_jax.experiment.training.optimizer import learning_rate, stage_optimizer, stage_starts
-from rope_jax.experiment.training.rules import check_mesh, check_run
+from rope_jax.experiment.training.rules import check_mesh, open_run
 from rope_jax.experiment.training.settings import ComputeConfig, OptimizerConfig, RunConfig, StageConfig
-from rope_jax.experiment.training.stages import factor_of, learned_before, original_length, stage_schedules, theta_of
+from rope_jax.experiment.training.stages import factor_of, learned_before, original_length, stage_schedules, thetas_of
+from rope_jax.experiment.training.start import started
 from rope_jax.experiment.training.transitions import entered
 from tests.experiment.training.runs import MODEL, run_config, toml
 
@@ -31,8 +32,8 @@ def config(stages=LADDER, **changes):
 
 
 def test_a_stage_goes_on_from_the_base_and_length_of_those_before():
-    ladder = config()
-    assert [theta_of(ladder, i) for i in range(3)] == [10_000.0, 100_000.0, 100_000.0]
+    ladder = started(config())
+    assert [thetas_of(ladder, i)["G"] for i in range(3)] == [10_000.0, 100_000.0, 100_000.0]
     assert [original_length(ladder, i) for i in range(3)] == [16, 16, 64]
     assert [factor_of(ladder, i) for i in range(3)] == [1.0, 4.0, 2.0]
     plain, yarn = rj.geometric_schedule(8, theta=100_000.0), rj.YaRN(factor=2.0, original_length=64, beta_fast=2)
@@ -45,7 +46,8 @@ def test_a_stage_goes_on_from_the_base_and_length_of_those_before():
 def test_a_method_edits_the_layers_that_it_names():
     """With learned frequencies, too."""
     model = replace(MODEL, pattern="LG", windows={"L": 4}, thetas={"L": 500.0})
-    ladder = config((StageConfig("base", 16, 4), StageConfig("far", 64, 4, transform="YaRN() @ full")), model=model)
+    stages = (StageConfig("base", 16, 4), StageConfig("far", 64, 4, transform="YaRN() @ full"))
+    ladder = started(config(stages, model=model))
     plain = {group: rj.geometric_schedule(8, theta=theta) for group, theta in (("L", 500.0), ("G", 10_000.0))}
     yarn = rj.YaRN(factor=4.0, original_length=16, beta_fast=2)
     wanted = {"L": plain["L"].float64(), "G": yarn(plain["G"]).float64()}
@@ -55,19 +57,19 @@ def test_a_method_edits_the_layers_that_it_names():
         assert {group: schedule.stack for group, schedule in found.items()} == {"L": (), "G": ()}
         for group, inv_freq in wanted.items():
             np.testing.assert_allclose(found[group].float64(), inv_freq, rtol=1e-12)
-    with pytest.raises(ValueError, match=r"`stages\[1\]\.theta` must be left out with model\.thetas"):
-        check_run(replace(ladder, stages=(ladder.stages[0], StageConfig("far", 64, 4, theta=1e6))))
+    with pytest.raises(ValueError, match=r"`stages\[1\]\.theta` must be left out where layer groups have bases"):
+        open_run(config((stages[0], StageConfig("far", 64, 4, theta=1e6)), model=model))
 
 
 def test_a_method_edits_what_was_learned():
     stages = (*LADDER[:1], StageConfig("learn", 32, 4, learnable=True), StageConfig("halved", 64, 4))
-    ladder = config(stages)
+    ladder = started(config(stages))
     assert [learned_before(ladder, i) for i in range(3)] == [False, False, True]
     learned = {"G": np.log([0.9, 0.2, 0.03, 0.001])}
     made = stage_schedules(ladder, 2, learned=learned)
     assert made is not None and made["G"] is not None
     assert np.allclose(made["G"].float64(), [0.9, 0.2, 0.03, 0.001], rtol=1e-12)
-    fresh = config((*stages[:2], StageConfig("anew", 64, 4, theta=50_000.0)))
+    fresh = started(config((*stages[:2], StageConfig("anew", 64, 4, theta=50_000.0))))
     assert not learned_before(fresh, 2)
 
 
@@ -96,7 +98,7 @@ def test_moments_are_kept_or_reset_and_the_rate_goes_on(kept):
         opt = first.init(params)
         for _ in range(10):
             _, opt = first.update(params, opt, params)
-        state = entered(ladder, 1, {"params": params, "opt": opt})
+        state = entered(started(ladder), 1, {"params": params, "opt": opt})
         updates, _ = stage_optimizer(ladder, 1).update(params, state["opt"], params)
     moments = [leaf for leaf in jax.tree.leaves(state["opt"]) if leaf.ndim]
     assert moments and all(np.any(np.asarray(leaf) != 0) == kept for leaf in moments)
@@ -119,13 +121,13 @@ def test_moments_are_kept_or_reset_and_the_rate_goes_on(kept):
         ((StageConfig("a", 16, 4, transform="YaRN() @ sliding"),), r"`stages\[0\]\.transform` must choose layers that"),
         (
             (StageConfig("a", 16, 4, learnable=True), StageConfig("b", 32, 4, transform="NTKAware()")),
-            r"geometric",
+            r"`stages\[1\]\.transform`, NTKAware\(\): .*geometric",
         ),
     ],
 )
 def test_stages_that_cannot_be_run(stages, words):
     with pytest.raises(ValueError, match=words):
-        check_run(config(stages))
+        open_run(config(stages))
 
 
 @pytest.mark.parametrize(
@@ -141,15 +143,15 @@ def test_stages_that_cannot_be_run(stages, words):
 def test_a_mesh_that_does_not_divide_the_run(sizes, changes, words):
     mesh = jax.sharding.AbstractMesh(sizes, ("data", "fsdp", "tensor", "context"))
     with pytest.raises(ValueError, match=words):
-        check_mesh(config(**changes), mesh)
+        check_mesh(open_run(config(**changes)), mesh)
 
 
 def test_a_config_goes_through_toml(tmp_path):
     written = run_config(tmp_path)
     path = tmp_path / "run.toml"
     path.write_text(toml(written), encoding="utf-8")
-    assert load_run(path) == written
-    changed = load_run(path, ["--stages.1.steps", "7", "--optimizer.learning-rate", "1e-3"])
+    assert load_run(path).config == written
+    changed = load_run(path, ["--stages.1.steps", "7", "--optimizer.learning-rate", "1e-3"]).config
     assert (changed.stages[1].steps, changed.optimizer.learning_rate) == (7, 1e-3)
 
 
@@ -166,7 +168,7 @@ def test_the_data_of_a_stage_is_what_differs(tmp_path):
         (["--data.seed", "5", "--data.packing", "none"], 5, "concat"),
         (["--data.seed", "5", "--stages.0.data.seed", "4"], 4, "concat"),
     ):
-        stage = load_run(path, words).stages[0]
+        stage = load_run(path, words).config.stages[0]
         assert stage.data is not None
         assert (stage.data.seed, stage.data.packing) == (seed, packing)
 

@@ -68,6 +68,7 @@ class StageLoop:
         with Feed(self.config, self.index, self.session.mesh, self.session.text.corpora[self.index], resumed) as feed:
             schedules = trained_schedules(self.session.run, self.index, state)
             first = step + 1
+            self.session.metrics.say(f"{self.stage.name}: compiling for rows of {self.stage.length} tokens")
             while step < self.end:
                 batch = next(feed)
                 state, metrics = self.step(state, schedules, batch)

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from rope_jax.experiment.config import load_config
-from rope_jax.experiment.training.config import load_run
+from rope_jax.experiment.training.config import load_run, read_run
 from tests.source import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -37,7 +37,9 @@ def test_a_sweep_knows_its_options(command):
 
 @pytest.mark.parametrize("command", dict.fromkeys(RUNS))
 def test_a_training_run_knows_its_options(command):
-    load_run(ROOT / "configs" / "train" / "quickstart.toml", overrides(command))
+    # A checkpoint that a command names is a placeholder, and cannot be opened.
+    read = read_run if "--model.checkpoint" in command else load_run
+    read(ROOT / "configs" / "train" / "quickstart.toml", overrides(command))
 
 
 def test_there_are_commands_with_options():

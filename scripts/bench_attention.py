@@ -1,11 +1,13 @@
 """Attention in blocks beside `jax.nn.dot_product_attention`: time at growing lengths, memory at long ones, packed rows.
 
     python scripts/bench_attention.py
+    python scripts/bench_attention.py --shards 8
     python scripts/bench_attention.py --lengths 64 --memory-lengths 128 --packed 256 --rounds 2
 
 Causal attention of one row, float32. Both forms are compiled beforehand and run in turns, so that a slow moment of the
 machine hits them alike; the ratio is the median over the rounds. Memory is what the compiler sets aside for
-temporaries. Packed: one row of four documents beside one document of the same length. The last line is JSON.
+temporaries. Packed: one row of four documents beside one document of the same length. With `--shards` nothing is run:
+memory of a device where a row is divided over so many, all-gather beside ring. The last line is JSON.
 """
 
 import argparse
@@ -24,6 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 import rope_jax as rj
+from rope_jax.attention import Sharding, attend_sharded
+from rope_jax.parallel import MeshShape, make_mesh
 
 Form = Callable[..., jax.Array]
 DIRECTIONS = ("forward", "forward + backward")
@@ -38,6 +42,8 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 2048, 4096], help="timed beside jax.nn")
     parser.add_argument("--memory-lengths", type=int, nargs="+", default=[16384, 32768], help="weighed, not run")
     parser.add_argument("--packed", type=int, default=8192, help="tokens of the row of documents; default 8192")
+    parser.add_argument("--shards", type=int, default=1, help="simulated devices that a row is divided over; default 1")
+    parser.add_argument("--divided", type=int, default=16384, help="tokens of the divided row; default 16384")
     return parser.parse_args(words)
 
 
@@ -118,6 +124,22 @@ def weighed(sizes: argparse.Namespace, length: int, direction: str) -> dict[str,
     return {"length": length, "direction": direction, "temporary MiB": memory.temp_size_in_bytes / 2**20}
 
 
+def divided(sizes: argparse.Namespace, form: str, direction: str) -> dict[str, Any]:
+    """MiB of temporaries of a device that holds one part of a row."""
+    length, sharding = sizes.divided, Sharding(form=form)  # type: ignore[arg-type]  # one of two words
+    place = jax.sharding.PartitionSpec(None, "context")
+    tokens: dict[str, Any] = dict.fromkeys(("q_positions", "kv_positions"), jnp.arange(length, dtype=jnp.int32)[None])
+
+    def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return attend_sharded(q, k, v, **tokens, sharding=sharding, backend="chunked")
+
+    shape = jax.ShapeDtypeStruct((1, length, sizes.heads, sizes.head_dim), jnp.float32)
+    with jax.set_mesh(make_mesh(MeshShape(context=sizes.shards))):
+        jitted = jax.jit(directed(attention, direction), in_shardings=place, out_shardings=place)
+        memory: Any = jitted.lower(shape, shape, shape).compile().memory_analysis()
+    return {"form": form, "direction": direction, "temporary MiB": memory.temp_size_in_bytes / 2**20}
+
+
 def show(title: str, rows: list[dict[str, Any]]) -> None:
     table = Table(*rows[0], title=title)
     for row in rows:
@@ -127,16 +149,27 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
 
 def main(words: list[str] | None = None) -> None:
     sizes = parse(words)
-    parts = {
-        "chunked beside jax.nn": [timed(sizes, n, way) for way in DIRECTIONS for n in sizes.lengths],
-        "memory of chunked": [weighed(sizes, n, way) for way in DIRECTIONS for n in sizes.memory_lengths],
-        "four packed documents beside one": [packed(sizes, way) for way in DIRECTIONS],
-    }
+    if sizes.shards > 1:
+        # Before anything uses a device; their number is fixed from then on.
+        jax.config.update("jax_num_cpu_devices", sizes.shards)
+        title = f"memory of a device, a row of {sizes.divided} tokens over {sizes.shards}"
+        parts = {title: [divided(sizes, form, way) for way in DIRECTIONS for form in ("all_gather", "ring")]}
+    else:
+        parts = measured(sizes)
     for title, rows in parts.items():
         show(title, rows)
     device = jax.devices()[0]
     facts = {"device": f"{device.platform} {device.device_kind}", "jax": version("jax"), "sizes": vars(sizes)}
     print(json.dumps(facts | parts))
+
+
+def measured(sizes: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    """What one device is timed and weighed at."""
+    return {
+        "chunked beside jax.nn": [timed(sizes, n, way) for way in DIRECTIONS for n in sizes.lengths],
+        "memory of chunked": [weighed(sizes, n, way) for way in DIRECTIONS for n in sizes.memory_lengths],
+        "four packed documents beside one": [packed(sizes, way) for way in DIRECTIONS],
+    }
 
 
 if __name__ == "__main__":

@@ -239,6 +239,7 @@ class Laboratory:
 
         def write(draft: Path) -> None:
             rope = exported_rope(self.subject, cell.tuned_transform(self.config), cell.calls.layers)
-            published.save(self._trained(cell).params, rope, draft)
+            reached = self.config.train.length * self.config.finetune.multiple
+            published.save(self._trained(cell).params, rope, draft, reached=reached)
 
         return export(write, self.folder / FOLDER / weights_name(cell))

@@ -1,5 +1,6 @@
 """A checkpoint as the weights of an experiment start from it: its shape and tokenizer first, weights when needed."""
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -106,20 +107,35 @@ class Checkpoint:
         """Its weights, as the decoder's parameters."""
         return nnx.split(self._pretrained.decoder)[1]
 
-    def save(self, params: PyTree, rope: ModelRope, folder: Path) -> None:
+    def save(self, params: PyTree, rope: ModelRope, folder: Path, *, reached: int) -> None:
         """Writes tuned weights with the settings they were tuned with, in the form of the checkpoint.
+
+        Its longest position becomes the length reached where no method stretches a shorter one: nothing else would say
+        what the weights were trained on.
 
         Args:
           params: the weights.
           rope: from `exported_rope`.
           folder: made anew.
+          reached: the longest length in tokens that they were tuned at.
         """
-        from rope_jax.huggingface import weights
+        from rope_jax.huggingface import to_huggingface, weights
         from rope_jax.huggingface.weights.checkpoint import open_checkpoint
 
         opened = open_checkpoint(self.source)
         shape = opened.outline.decoder_config
         graphdef, _ = nnx.split(nnx.eval_shape(lambda: nn.Decoder(shape, rngs=nnx.Rngs(0))))
         decoder = nnx.merge(graphdef, params)
-        tuned = weights.Pretrained(decoder, rope, opened.tokenizer, opened.outline.config, self.source)
+        raw = dict(opened.outline.config)
+        if set(_rope_types(to_huggingface(rope))) <= {"default"}:
+            raw["max_position_embeddings"] = max(reached, opened.outline.trained_length)
+        tuned = weights.Pretrained(decoder, rope, opened.tokenizer, raw, self.source)
         weights.save_pretrained(tuned, folder)
+
+
+def _rope_types(fields: Any) -> Iterator[str]:
+    """The rope type of every layer group of a configuration."""
+    if isinstance(fields, Mapping):
+        yield from (fields["rope_type"],) if "rope_type" in fields else ()
+        for inner in fields.values():
+            yield from _rope_types(inner)

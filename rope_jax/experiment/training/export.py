@@ -97,7 +97,8 @@ def export_run(run: Run, params: PyTree, vocab: int, folder: Path) -> Path:
         return folder
     rope, checkpoint = trained_rope(run), run.checkpoint
     if checkpoint is not None:
-        return export(lambda draft: checkpoint.save(whole, rope, draft), folder)
+        reached = max(stage.pose_target or stage.length for stage in run.config.stages if stage.steps)
+        return export(lambda draft: checkpoint.save(whole, rope, draft, reached=reached), folder)
     return export(lambda draft: _save_llama(run.config, whole, rope, vocab, draft), folder)
 
 

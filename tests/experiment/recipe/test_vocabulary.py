@@ -1,6 +1,7 @@
 """Tokens of a tokenizer, and what stands around a document."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,7 +95,13 @@ def test_a_gguf_file_brings_its_tokenizer_and_its_end_token(tmp_path):
     from tests.huggingface.weights.gguf_files import hugging_face_weights, write_file
 
     tokens = ["<|begin|>", "<|end|>", *(chr(ord("A") + index) for index in range(ROWS - 2))]
-    stated = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": [3, 3, *[1] * (ROWS - 2)], "merges": []}
+    stated: dict[str, Any] = {
+        "model": "gpt2",
+        "pre": "gpt-2",
+        "tokens": tokens,
+        "token_type": [3, 3, *[1] * (ROWS - 2)],
+        "merges": [],
+    }
     stated |= {"bos_token_id": 0, "eos_token_id": 1, "add_bos_token": True}
     metadata = {f"tokenizer.ggml.{key}": value for key, value in stated.items() if value != []}
     path = write_file(tmp_path / "model.gguf", hugging_face_weights(), metadata=metadata)

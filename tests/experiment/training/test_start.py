@@ -88,7 +88,7 @@ def test_the_export_has_the_form_of_the_checkpoint(finished):
     assert ended.trained_length == 16
     assert ended.tokenizer.to_str() == began.tokenizer.to_str()
     (spec,) = ended.rope.specs.values()
-    assert spec.theta == 2e4
+    assert spec is not None and spec.theta == 2e4
     wanted = rj.YaRN(factor=2.0, original_length=16, beta_fast=2.0)(rj.geometric_schedule(8, theta=2e4))
     np.testing.assert_allclose(spec.schedule().float64(), wanted.float64(), rtol=1e-12)
     assert np.abs(parameters(ended) - parameters(began)).max() > 1e-2
@@ -134,6 +134,19 @@ def test_a_raised_base_lies_under_the_method_of_the_checkpoint(tmp_path):
     assert made is not None
     np.testing.assert_allclose(made.float64(), rj.geometric_schedule(8, theta=1e6).float64() / 2, rtol=1e-12)
     assert (original_length(run, 0), factor_of(run, 0)) == (16, 2.0)
+
+
+def test_an_export_without_a_method_states_the_length_that_it_was_trained_at(tmp_path):
+    """Nothing else in its configuration would; a method states what it stretches."""
+    source = write_checkpoint(tmp_path / "model")
+    stages = (StageConfig("raised", 32, 3, theta=1e6),)
+    config = from_checkpoint(tmp_path, source, stages=stages)
+    (tmp_path / "run.toml").write_text(toml(config), encoding="utf-8")
+    assert main([str(tmp_path / "run.toml")]) == 0
+    ended = weights.load_pretrained(tmp_path / "runs" / "run" / "export")
+    assert ended.trained_length == 32
+    assert [spec and spec.theta for spec in ended.rope.specs.values()] == [1e6]
+    assert open_run(dataclasses.replace(config, model=ModelConfig(checkpoint=ended.source))).subject.own_length == 32
 
 
 def without_tokenizer(folder: Path) -> str:

@@ -98,6 +98,13 @@ def text_rows(seeds: tuple[int, ...] = (0,), tuned: bool = True) -> list[dict[st
     return rows
 
 
+def loss_row(*, gain: float = 0.0, stderr: float = 0.01, windows: int = 48, **fields: Any) -> dict[str, Any]:
+    """One row of a loss with a context gain over so many windows."""
+    one = next(one for one in text_rows() if one["label"] == "YaRN" and one["metric"] == "loss")
+    count = windows * TRAINED // 4
+    return one | {"context_gain": gain, "context_gain_stderr": stderr, "count": count} | fields
+
+
 def passkey_rows(seeds: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
     settings = config("passkey", seeds)
     rows = []

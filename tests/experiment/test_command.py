@@ -123,7 +123,8 @@ def test_extrapolate_trains_what_it_needs_and_ends_with_table_and_report(tmp_pat
     lines = capsys.readouterr().out.splitlines()
     assert Path(lines[-1]).is_file()
     assert any("Effective length" in line for line in lines)
-    assert sum("YaRN" in line for line in lines) == 2
+    assert sum(line.startswith("│ YaRN") for line in lines) == 2
+    assert any(line.startswith(("Yes", "Only", "Undecided", "No;")) for line in lines)
     checkpoints = tmp_path / "runs" / "tiny" / "checkpoints"
     assert sorted(folder.name.partition("-")[0] for folder in checkpoints.glob("*/*")) == ["base", "tuned"]
     assert len(read_results(tmp_path / "runs" / "tiny")) == 10

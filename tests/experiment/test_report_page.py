@@ -46,7 +46,9 @@ def test_every_number_of_the_main_table_is_the_rows(text_page):
             gain = f"{row['context_gain']:+.3f} ± {row['context_gain_stderr']:.3f}".replace("-", MINUS)
             assert cells[0].startswith(row["label"])
             assert cells[1:3] == [f"{near[row['label']]:.3f}", f"{row['value']:.3f}"]
-            assert cells[3].startswith(gain)
+            half = 2.0117405137 * row["context_gain_stderr"]
+            ends = (f"{row['context_gain'] + side:+.3f}".replace("-", MINUS) for side in (-half, half))
+            assert cells[3].startswith(gain + " to ".join(ends))
             assert cells[5] == f"{tokens / 1e6:.3g}\N{NO-BREAK SPACE}M"
 
 
@@ -101,6 +103,15 @@ def test_learned_positions_past_the_trained_length_are_said_to_be_untrained():
     assert "best method" not in page and "Identity" not in re.sub(r"<section><h2>Settings.*", "", page, flags=re.DOTALL)
 
 
+def test_the_page_says_what_its_intervals_rest_on_and_what_they_leave_out(text_page):
+    rows, page = text_page
+    assert "interval of each gain, from 48 windows, 1 seed." in page
+    assert "those that end near each other share its topic and may share tokens, which makes the true " in page
+    assert "differ by more than both standard errors, added, allow" in page
+    whole = [row | {"window_gains": [0.0] * 48} if row["metric"] == "loss" else row for row in rows]
+    assert "by the difference of their gains, paired by window" in render(settle(whole), {})
+
+
 def test_labels_are_escaped(text_page):
     _, page = text_page
     assert '<b title="x">' not in page
@@ -121,7 +132,8 @@ def test_a_passkey_page_has_its_maps_and_says_what_they_are(tmp_path):
     assert "content matching, not reading" in page
     table = _table(page, "64 (1")
     assert table[1][:2] == ["guessing: 3.1\N{NO-BREAK SPACE}%one of 32 symbols", "3.1"]
-    assert table[-1][:2] == ["YaRNYaRN(beta_fast=4.0)", "99.5 ± 1.2whole\N{NO-BREAK SPACE}99.0"]
+    assert table[-1][0] == "YaRNYaRN(beta_fast=4.0)"
+    assert table[-1][1].replace("\N{NO-BREAK SPACE}", " ") == "99.596.2 to 99.9; 128 keys; whole 99.0"
 
 
 @pytest.mark.parametrize("finished", [1, 2, 5])

@@ -69,7 +69,7 @@ def gain_by_length(
     heading: str,
     marks: Sequence[tuple[int, str]] = (),
 ) -> Figure:
-    """Context gain at every length, with two standard errors; above zero the longer context is used."""
+    """Context gain at every length, with its interval; above zero the longer context is used."""
     trained = series[0].trained_length
     figure, ((axes,),) = new_figure(theme)
     axes.axhline(0.0, color=theme.quiet, linewidth=5, alpha=0.45, zorder=1)
@@ -77,13 +77,13 @@ def gain_by_length(
     ends = [(float(lengths[-1]), 0.0, f"last {trained:,} alone", Stroke(theme.quiet, "_", "-"))]
     gains: list[float] = []
     for one in series:
-        known = [(cell.length, *cell.gain) for cell in one.cells if cell.gain is not None]
+        known = [(cell.length, gain.value, *gain.interval()) for cell in one.cells if (gain := cell.gain)]
         if not known:
             continue
-        x, y, stderr = map(np.asarray, zip(*known, strict=True))
+        x, y, low, high = map(np.asarray, zip(*known, strict=True))
         style = styles[one.curve]
         _line(axes, x, y, style)
-        axes.errorbar(x, y, yerr=2 * stderr, fmt="none", ecolor=style.colour, elinewidth=1.4, capsize=3)
+        axes.errorbar(x, y, yerr=[y - low, high - y], fmt="none", ecolor=style.colour, elinewidth=1.4, capsize=3)
         ends.append((*_last(x, y), one.name, style))
         gains.extend(y)
     if gains and min(gains) < -5 * LINEAR:

@@ -16,6 +16,7 @@ from rope_jax.experiment.report.read import Row
 from rope_jax.experiment.report.series import Series, lengths_of
 from rope_jax.experiment.report.strokes import Curve, Stroke, strokes
 from rope_jax.experiment.report.style import DARK, LIGHT, Theme, png
+from rope_jax.experiment.report.words import LEVEL
 
 PHASES = MappingProxyType({"base": "Zero-shot", "tuned": "Fine-tuned"})
 
@@ -74,7 +75,7 @@ def main_drawings(
         Drawing(
             f"context_gain_{phase}",
             f"Context gain: loss on the last {trained:,} tokens alone minus loss on the whole window, same targets at "
-            "every length; bars are two standard errors. Above the grey line the longer context is used, below it does "
+            f"every length; bars are {LEVEL} intervals. Above the grey line the longer context is used, below it does "
             f"harm. Where gains differ much, the scale is logarithmic beyond ±{curves.LINEAR:g}.",
             gains,
         ),

@@ -34,22 +34,16 @@ def limits(results: Run, losses: Sequence[Series], passkeys: Sequence[Series]) -
     if len(seeds) == 1 and drawn:
         asked = len(set(results.config.get("seeds") or ()))
         there = f"of the {asked} seeds that the settings ask for, one is there" if asked > 1 else "there is one"
-        errors = " The standard errors say nothing about that." if losses or passkeys else ""
+        errors = " The intervals say nothing about that." if losses or passkeys else ""
         said.append(f"Whether another seed would agree: {there}.{errors}")
-    methods = len({one.name for one in losses if one.phase == "base"})
-    if methods > 1:
-        said.append(f"How good the best of {methods} methods is: it was picked on the windows that it is judged on.")
-    if losses:
-        counts = extent(row.get("count") for one in losses for cell in one.cells for row in cell.rows)
-        said.append(
-            f"Small differences between methods: each loss is a mean over {counts} targets, the last quarter of a "
-            "trained length in each window. The gain is paired by window; two losses of the table are not."
-        )
-        if any(one.effective_length == max(lengths_of([one])) for one in losses):
-            said.append("How far beyond the longest evaluated length a method reaches, where it is good up to there.")
-        said.append(
-            "Whether a fact far back is found and put to use. A lower loss can come from topic and style alone."
-        )
+    for measured, what in ((losses, "windows"), (passkeys, "keys")):
+        methods = len({one.name for one in measured if one.phase == "base"})
+        if methods > 1:
+            said.append(
+                f"How good the best of {methods} methods is: it was picked on the {what} that it is judged on, which "
+                "favours it."
+            )
+    said += _of_losses(losses)
     if any(one.phase == "tuned" for one in losses):
         said.append(
             "Which method is best after long fine-tuning: this was a short one, with one learning rate for all."
@@ -65,6 +59,38 @@ def limits(results: Run, losses: Sequence[Series], passkeys: Sequence[Series]) -
             "content, not by understanding what surrounds it."
         )
     return said
+
+
+def _of_losses(losses: Sequence[Series]) -> list[str]:
+    """What losses and their gains leave open."""
+    if not losses:
+        return []
+    said = []
+    counts = extent(row.get("count") for one in losses for cell in one.cells for row in cell.rows)
+    said.append(
+        f"Small differences between methods: each loss is a mean over {counts} targets, the last quarter of a "
+        "trained length in each window. The gain is paired by window; two losses of the table are not. "
+        f"{_told_apart(losses)}"
+    )
+    said.append(
+        "How much other text would change. The intervals take windows for independent ones; these are of one "
+        "text, and those that end near each other share its topic and may share tokens, which makes the true "
+        "intervals wider."
+    )
+    if any((one.effective_length or (0, 0))[1] == max(lengths_of([one])) for one in losses):
+        said.append("How far beyond the longest evaluated length a method reaches, where it is good up to there.")
+    said.append("Whether a fact far back is found and put to use. A lower loss can come from topic and style alone.")
+    return said
+
+
+def _told_apart(losses: Sequence[Series]) -> str:
+    """How the gains of two methods are compared."""
+    if all("window_gains" in row for one in losses for cell in one.cells for row in cell.rows):
+        return "Two methods are told apart by the difference of their gains, paired by window."
+    return (
+        "The rows do not hold the gain of each window, so two methods are told apart only where their gains differ by "
+        "more than both standard errors, added, allow."
+    )
 
 
 def missing(results: Run, losses: Sequence[Series], passkeys: Sequence[Series]) -> list[str]:

@@ -7,13 +7,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rope_jax.experiment.report import drawings, passkeys, record, tables, verdict
+from rope_jax.experiment.report.headline import headline
+from rope_jax.experiment.report.key_headline import key_headline
 from rope_jax.experiment.report.limits import limits, missing, unfinished
 from rope_jax.experiment.report.origin import in_words, origin_of
 from rope_jax.experiment.report.read import Run, read_run
-from rope_jax.experiment.report.series import Series, factors_in_words, gather, lengths_of
-from rope_jax.experiment.report.words import counted
+from rope_jax.experiment.report.series import Series, factors_in_words, gather
+from rope_jax.experiment.report.words import LEVEL, counted
 from rope_jax.experiment.results import FILE
-from rope_jax.experiment.summary import headline_length
 
 PAGE_NAME = "report.html"
 
@@ -75,6 +76,7 @@ def _words(results: Run, losses: Sequence[Series], keys: Sequence[Series]) -> di
         "meanings": {
             kind: text for answer in answers for kind, text in answer["meaning"].items() if _met(answer, kind)
         },
+        "level": LEVEL,
         "factors": factors_in_words([*losses, *keys]),
         "plain_rise": verdict.PLAIN_RISE if any(one.plain for one in losses) else "",
         "main_table": _main_table(results, losses),
@@ -94,27 +96,34 @@ def _words(results: Run, losses: Sequence[Series], keys: Sequence[Series]) -> di
 def _loss_answer(losses: Sequence[Series]) -> dict[str, Any]:
     length = verdict.comparison_length(losses)
     groups = _groups(losses, length)
-    short, sentence = verdict.headline(groups["base"], groups["tuned"], length, losses[0].trained_length)
+    short, sentence = headline(groups["base"], groups["tuned"], length, losses[0].trained_length)
     return {
         "question": "Does this model use a context longer than it was trained on, or only survive it?",
         "short": short,
         "sentence": sentence,
-        "groups": [(drawings.PHASES[phase], verdict.classes(group)) for phase, group in groups.items() if group],
+        "groups": [
+            (drawings.PHASES[phase], verdict.classes(group), verdict.remark(group))
+            for phase, group in groups.items()
+            if group
+        ],
         "meaning": verdict.MEANING,
     }
 
 
 def _key_answer(results: Run, keys: Sequence[Series]) -> dict[str, Any]:
-    trained = keys[0].trained_length
-    length = headline_length(lengths_of(keys), trained)
+    compared, length = passkeys.comparison(keys)
     guess = passkeys.chance(results.rows)
     phases = {phase: [one for one in keys if one.phase == phase] for phase in drawings.PHASES}
-    short, sentence = passkeys.headline(phases["base"] or keys, length, guess)
+    short, sentence = key_headline(compared, length, guess)
     return {
         "question": "Does this model find a key in a context longer than it was trained on?",
         "short": short,
         "sentence": sentence,
-        "groups": [(drawings.PHASES[p], passkeys.classes(one, length, guess)) for p, one in phases.items() if one],
+        "groups": [
+            (drawings.PHASES[phase], passkeys.classes(group, length, guess), passkeys.remark(group, length))
+            for phase, group in phases.items()
+            if group
+        ],
         "meaning": passkeys.MEANING,
     }
 
@@ -127,7 +136,7 @@ def _warning(results: Run, measured: Sequence[Series]) -> str:
 
 
 def _met(answer: dict[str, Any], kind: str) -> bool:
-    return any(kind == met for _, group in answer["groups"] for met, _ in group)
+    return any(kind == met for _, group, _ in answer["groups"] for met, _ in group)
 
 
 def _main_table(results: Run, losses: Sequence[Series]) -> tables.Table | None:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from rope_jax.experiment.report.read import Row
 from rope_jax.experiment.report.words import TIMES, short_numbers
-from rope_jax.experiment.summary import combined_gain, effective_length
+from rope_jax.experiment.summary import Gain, combined_gain, effective_length, windows_of
 
 PLAIN = "Identity()"
 ROPE = "rope"
@@ -37,8 +37,8 @@ class Cell:
         return (min(values), max(values)) if len(values) > 1 else None
 
     @property
-    def gain(self) -> tuple[float, float] | None:
-        """Context gain and its standard error over the seeds; None unless every row has both."""
+    def gain(self) -> Gain | None:
+        """Context gain over the seeds; None unless every row has it with its standard error and two windows or more."""
         return combined_gain(self.rows) if all(map(_has_gain, self.rows)) else None
 
     @property
@@ -92,8 +92,8 @@ class Series:
         return self.method, self.factor
 
     @property
-    def effective_length(self) -> int | None:
-        """Longest length up to which the whole window does no worse than its last trained length; None: unknown."""
+    def effective_length(self) -> tuple[int, int] | None:
+        """Longest length up to which the whole window does no worse, at least and at most; None: unknown."""
         rows = [row for cell in self.cells for row in cell.rows]
         return effective_length(rows) if all(map(_has_gain, rows)) else None
 
@@ -220,4 +220,4 @@ def _weights(series: Series) -> str:
 
 def _has_gain(row: Row) -> bool:
     numbers = (row.get("context_gain"), row.get("context_gain_stderr"))
-    return all(number is not None and math.isfinite(number) for number in numbers)
+    return windows_of(row) > 1 and all(number is not None and math.isfinite(number) for number in numbers)

@@ -4,21 +4,23 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rope_jax.experiment.report.passkeys import asked, stderr, unit
+from rope_jax.experiment.report.passkeys import asked, interval, unit
 from rope_jax.experiment.report.read import Row
 from rope_jax.experiment.report.series import Cell, Series, lengths_of
 from rope_jax.experiment.report.verdict import Standing
 from rope_jax.experiment.report.words import (
+    LEVEL,
     MINUS,
     NONE,
-    PLUS_MINUS,
     SPACE,
     TIMES,
+    counted,
+    ends,
     extent,
     multiple,
     nats,
     percent,
-    share_with_error,
+    share_ends,
     short_numbers,
     signed,
     tokens,
@@ -91,23 +93,38 @@ def perplexity(cell: Cell) -> Entry:
 
 
 def accuracy(cell: Cell) -> Entry:
-    """Share of the key's symbols that was found and its standard error, the share of whole keys under it, in %."""
+    """Share of the key's symbols that was found, in %; under it the interval, the keys and the share of whole keys."""
     whole = cell.mean_of("whole_answers")
-    small = [_spread(cell.spread, percent), f"whole{SPACE}{100 * whole:.1f}" if whole is not None else ""]
-    return Entry(share_with_error(cell.value, stderr(cell)).removesuffix(f"{SPACE}%"), "; ".join(filter(None, small)))
+    small = [
+        share_ends(interval(cell), f"{SPACE}to{SPACE}"),
+        counted(asked(cell), "key").replace(" ", SPACE),
+        f"whole{SPACE}{100 * whole:.1f}" if whole is not None else "",
+        f"seeds {spread}" if (spread := _spread(cell.spread, percent)) else "",
+    ]
+    return Entry(f"{100 * cell.value:.1f}", "; ".join(filter(None, small)))
+
+
+def short_accuracy(cell: Cell) -> Entry:
+    """Share of the key's symbols that was found and on a second line its interval, in %, for narrow columns."""
+    return Entry(f"{100 * cell.value:.1f}\n{share_ends(interval(cell), digits=0)}")
 
 
 def passkey_caption(series: Sequence[Series]) -> str:
     """What the accuracies are, and on how many keys they rest."""
     keys = sorted({asked(cell) for one in series for cell in one.cells})
-    number = " to ".join(f"{many:,}" for many in dict.fromkeys((keys[0], keys[-1])))
-    return f"Share of the key's {unit(series)} found, in %; {PLUS_MINUS} its standard error, on {number} keys a length."
+    number = " to ".join(counted(many, "key") for many in dict.fromkeys((keys[0], keys[-1])))
+    return f"Share of the key's {unit(series)} found, in %, on {number} a length; below it its {LEVEL} interval."
 
 
-def passkey_table(series: Sequence[Series], guess: float | None, training: Sequence[Row]) -> Table:
+def passkey_table(
+    series: Sequence[Series],
+    guess: float | None,
+    training: Sequence[Row],
+    entry: Callable[[Cell], Entry] = accuracy,
+) -> Table:
     """Accuracy by length next to chance, and what the weights were trained on."""
-    caption = f"{passkey_caption(series)} Below it the share of whole keys."
-    table = lengths_table(series, caption, accuracy)
+    caption = f"{passkey_caption(series)} Whole: the share of whole keys."
+    table = lengths_table(series, caption, entry)
     rows = [(*row, _tokens(one, training)) for row, one in zip(table.rows, series, strict=True)]
     if guess is not None:
         small = "digits at random" if unit(series) == "tokens" else f"one of {round(1 / guess)} symbols"
@@ -120,24 +137,35 @@ def passkey_table(series: Sequence[Series], guess: float | None, training: Seque
 def _main_row(one: Standing, length: int, training: Sequence[Row]) -> tuple[Entry, ...]:
     series, trained = one.series, one.series.trained_length
     near, far = series.at(trained), series.at(length)
-    reach = series.effective_length
+    least, most = series.effective_length or (None, None)
+    gain = one.gain
     return (
         Entry(series.name, _method(series)),
         Entry(nats(one.loss_trained), _spread(near.spread, nats) if near else ""),
         Entry(nats(one.loss), _spread(far.spread, nats) if far else ""),
-        Entry(with_error(one.gain, one.stderr), _spread(far.gain_spread, signed) if far else "", one.kind),
-        Entry(_reach(reach, lengths_of([series]), trained)),
+        Entry(with_error(gain.value, gain.stderr), _around(one), one.kind) if gain else Entry(NONE, "", one.kind),
+        _reach(least, most, lengths_of([series]), trained),
         _tokens(series, training),
     )
 
 
-def _reach(effective: int | None, lengths: Sequence[int], trained: int) -> str:
-    """An effective length in words; it is 0 where even the shortest length does worse than truncation."""
-    if effective is None:
-        return NONE
-    if effective == 0:
-        return "below " + tokens(lengths[0], trained)
-    return ("≥ " if effective == lengths[-1] else "") + tokens(effective, trained)
+def _around(one: Standing) -> str:
+    """The interval of a gain, and its lowest and highest among the seeds."""
+    seeds = _spread(one.far.gain_spread, signed) if one.far else ""
+    return "; ".join(filter(None, (ends(one.gain.interval()) if one.gain else "", f"seeds {seeds}" if seeds else "")))
+
+
+def _reach(least: int | None, most: int | None, lengths: Sequence[int], trained: int) -> Entry:
+    """An effective length in words; 0 stands for a length below the shortest evaluated one."""
+    if least is None or most is None:
+        return Entry(NONE)
+    if most == 0:
+        return Entry(f"below {tokens(lengths[0], trained)}")
+    beyond = "≥ " if most == lengths[-1] else ""
+    if least == most:
+        return Entry(f"{beyond}{tokens(most, trained)}")
+    multiples = f"{multiple(least, trained) if least else 0} to {beyond}{multiple(most, trained)}"
+    return Entry(f"between {least:,} and {beyond}{most:,}", f"{multiples}, left open by noise")
 
 
 def _truncated_row(standings: Sequence[Standing], trained: int, rows: Sequence[Row]) -> tuple[Entry, ...]:

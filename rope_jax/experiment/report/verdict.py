@@ -1,21 +1,24 @@
-"""Does the model use the longer context, or only survive it: one class per method, and the sentence that says so."""
+"""Does the model use the longer context, or only survive it: one class per method, by the interval of its gain."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from rope_jax.experiment.report.series import Series, lengths_of
-from rope_jax.experiment.report.words import PLUS_MINUS, multiple, nats, some, with_error
-from rope_jax.experiment.summary import headline_length
+from rope_jax.experiment.intervals import Interval
+from rope_jax.experiment.report.series import Cell, Series, lengths_of
+from rope_jax.experiment.report.words import LEVEL, counted, ends, listing, nats, signed
+from rope_jax.experiment.summary import ROUNDING, Gain, gain_difference, headline_length
 
-USES, EVEN, SURVIVES, COLLAPSES, HURT, UNKNOWN = "uses", "breaks even", "survives", "collapses", "is hurt", "unknown"
-KINDS = (USES, EVEN, SURVIVES, HURT, COLLAPSES, UNKNOWN)
+USES, UNDECIDED, SURVIVES = "uses", "undecided", "survives"
+COLLAPSES, HURT, UNKNOWN = "collapses", "is hurt", "unknown"
+KINDS = (USES, UNDECIDED, SURVIVES, HURT, COLLAPSES, UNKNOWN)
 MEANING = MappingProxyType(
     {
-        USES: "predicts better with the whole window than with its end alone, by more than two standard errors",
-        EVEN: "the whole window and its end alone predict equally well, within two standard errors",
-        SURVIVES: "predicts worse with the whole window, and its loss rises by less than half of the plain rise",
+        USES: "predicts better with the whole window than with its end alone: the interval of its gain is above zero",
+        UNDECIDED: "the interval of its gain holds zero, so these windows do not tell use from harm",
+        SURVIVES: "predicts worse with the whole window: the interval is below zero; its loss rises by less than half "
+        "of the plain rise",
         COLLAPSES: "predicts worse with the whole window, and its loss rises by at least half of the plain rise",
         HURT: "predicts worse with the whole window; there is no plain rise to measure it by",
         UNKNOWN: "this length has no finished measurement",
@@ -33,42 +36,56 @@ class Standing:
 
     series: Series
     kind: str
-    loss_trained: float | None
-    loss: float | None
-    gain: float | None
-    stderr: float | None
-    truncated: float | None
+    gain: Gain | None
+    near: Cell | None
+    """The trained length."""
+    far: Cell | None
+    """The compared length."""
+
+    @property
+    def loss_trained(self) -> float | None:
+        """Loss at the trained length."""
+        return self.near.value if self.near else None
+
+    @property
+    def loss(self) -> float | None:
+        """Loss at the compared length."""
+        return self.far.value if self.far else None
+
+    @property
+    def truncated(self) -> float | None:
+        """Loss of the same targets from the last trained length alone."""
+        return self.far.mean_of("truncated") if self.far and self.gain else None
 
     @property
     def rise(self) -> float | None:
         """Loss at the compared length over that at the trained length."""
-        return _rise(self.loss, self.loss_trained)
+        return None if self.loss is None or self.loss_trained is None else self.loss - self.loss_trained
 
 
-def classify(gain: float, stderr: float, rise: float | None, plain_rise: float | None) -> str:
+def classify(gain: Interval, rise: float | None, plain_rise: float | None) -> str:
     """Name what a longer context does.
 
-    uses: gain > 2 stderr; breaks even: |gain| <= 2 stderr; otherwise survives: rise < plain_rise / 2, or collapses.
+    uses: low > 0; undecided: low <= 0 <= high; otherwise survives: rise < plain_rise / 2, or collapses.
 
     Args:
-        gain: loss on the last trained length alone minus loss on the whole window, nats per token.
-        stderr: standard error of the gain.
+        gain: interval of the loss on the last trained length alone minus that on the whole window, nats per token.
         rise: loss of the whole window over the loss at the trained length; None: not measured.
         plain_rise: the same of plain RoPE without fine-tuning; None or not positive: no yardstick.
 
     Returns:
-        One of "uses", "breaks even", "survives", "collapses", "is hurt" (without a yardstick), "unknown" (not finite).
+        One of "uses", "undecided", "survives", "collapses", "is hurt" (without a yardstick), "unknown" (not finite).
 
     Example:
-        >>> classify(-0.2, 0.01, rise=0.1, plain_rise=1.2)
+        >>> classify(Interval(-0.22, -0.18), rise=0.1, plain_rise=1.2)
         'survives'
     """
-    if not (math.isfinite(gain) and math.isfinite(stderr)):
+    if not all(map(math.isfinite, gain)):
         return UNKNOWN
-    if gain > 2.0 * stderr:
+    if gain.low > ROUNDING:
         return USES
-    if gain >= -2.0 * stderr:
-        return EVEN
+    if gain.high >= -ROUNDING:
+        return UNDECIDED
     if rise is None or plain_rise is None or not plain_rise > 0.0:
         return HURT
     return SURVIVES if rise < plain_rise / 2.0 else COLLAPSES
@@ -83,89 +100,66 @@ def comparison_length(series: Sequence[Series]) -> int:
 def standings(series: Sequence[Series], length: int, phase: str = "base") -> tuple[Standing, ...]:
     """Every series of one phase at one length, best context gain first; the plain rise is that of the phase "base"."""
     plain = next((one for one in series if one.plain and one.phase == "base"), None)
-    standard = _standing(plain, length, None) if plain else None
-    plain_rise = standard.rise if standard else None
+    plain_rise = _standing(plain, length, None).rise if plain else None
     found = [_standing(one, length, plain_rise) for one in series if one.phase == phase]
-    return tuple(sorted(found, key=lambda s: (s.gain is None, -(s.gain or 0.0))))
-
-
-def headline(base: Sequence[Standing], tuned: Sequence[Standing], length: int, trained_length: int) -> tuple[str, str]:
-    """The answer in two or three words, and the sentence with its numbers."""
-    known = [one for one in (*base, *tuned) if one.kind != UNKNOWN]
-    if length <= trained_length or not known:
-        return "Not answered", f"no length beyond the {trained_length:,} tokens trained on has been measured yet."
-    place = f"at {length:,} tokens, {multiple(length, trained_length)} the {trained_length:,} it was trained on"
-    before, after = _best(base), _best(tuned)
-    plain = next((one for one in base if one.series.plain and one.kind != UNKNOWN and one is not before), None)
-    rest = (
-        f" Without fine-tuning, {_who(before, best=len(base) > 1)} it {before.kind} ({_numbers(before)})."
-        if before and tuned
-        else ""
-    )
-    if plain:
-        whose = "As published" if plain.series.published else "With plain RoPE"
-        rest += f" {whose}, its frequencies unchanged, it {plain.kind} ({_numbers(plain)})."
-    if before and before.kind == USES:
-        return "Yes, even without fine-tuning", f"{place}, {_against(before)}.{_others(base)}{rest}"
-    if after and after.kind == USES:
-        return "Only after fine-tuning", f"{place}, {_against(after)}.{_others(tuned)}{rest}"
-    best = max(known, key=lambda one: one.gain or 0.0)
-    alone = len(known) == 1
-    at_best = "" if alone else "at best "
-    every = "" if alone else " under every method measured"
-    short = f"No; {at_best}it {best.kind}" if best.kind in (EVEN, SURVIVES) else f"No; it {best.kind}{every}"
-    within = ", which is no difference within two standard errors" if best.kind == EVEN else ""
-    return short, f"{place}, {_against(best, best=not alone)}{within}.{rest}"
+    return tuple(sorted(found, key=lambda s: (s.gain is None, -(s.gain.value if s.gain else 0.0))))
 
 
 def classes(group: Sequence[Standing]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Class by class, best first: the methods in it and their numbers."""
-    members = {kind: [(one.series.name, _numbers(one)) for one in group if one.kind == kind] for kind in KINDS}
+    members = {kind: [(one.series.name, numbers(one)) for one in group if one.kind == kind] for kind in KINDS}
     return [(kind, names) for kind, names in members.items() if names]
 
 
-def _numbers(one: Standing) -> str:
+def numbers(one: Standing) -> str:
+    """The gain and its interval, and the losses where the context does harm."""
     if one.gain is None:
         return "not measured at this length"
-    gain = f"gain {with_error(one.gain, one.stderr)}"
-    return gain if one.kind in (USES, EVEN) else f"{gain}, loss {nats(one.loss_trained)} to {nats(one.loss)}"
+    gain = f"gain {signed(one.gain.value)} ({ends(one.gain.interval())})"
+    return gain if one.kind in (USES, UNDECIDED) else f"{gain}, loss {nats(one.loss_trained)} to {nats(one.loss)}"
 
 
-def _others(group: Sequence[Standing]) -> str:
-    """Who else uses the context, besides the best."""
-    others = [one.series.name for one in group if one.kind == USES][1:]
-    return f" It also uses it under {some(others, len(group) - 1)}." if others else ""
+def sample(one: Standing) -> str:
+    """What an interval rests on: 48 windows, 3 seeds."""
+    if one.gain is None:
+        return "no windows"
+    windows = counted(one.gain.windows, "window")
+    drawn = one.gain.seeds > 1 or not one.series.published or one.series.phase == "tuned"
+    return f"{windows}, {counted(one.gain.seeds, 'seed')}" if drawn else windows
 
 
-def _against(one: Standing, best: bool = False) -> str:
-    """What a gain means, in words and numbers."""
-    gain = one.gain or 0.0
-    amount = f"{abs(gain):.3f} {PLUS_MINUS} {one.stderr:.3f} nats per token {'worse' if gain < 0.0 else 'better'}"
-    end = f"its last {one.series.trained_length:,} tokens alone (loss {nats(one.loss)} against {nats(one.truncated)})"
-    who = ("even " if best else "") + _who(one, best)
-    return f"{who} it predicts {amount} from the whole window than from {end}"
+def not_told_apart(group: Sequence[Standing]) -> list[str]:
+    """Methods whose gain may be as large as the largest: the interval of the difference does not end above zero."""
+    known = [one for one in group if one.gain]
+    return [one.series.name for one in known[1:] if not _beats(known[0], one)]
 
 
-def _who(one: Standing, best: bool) -> str:
-    """The method as a clause: under YaRN."""
-    verb = "tuned with" if one.series.phase == "tuned" else "under" if one.series.rotary else "with"
-    return f"{verb} the best method, {one.series.name}," if best else f"{verb} {one.series.name}"
+def remark(group: Sequence[Standing]) -> str:
+    """A line under the classes: what the brackets are, and which methods are not told apart from the best."""
+    known = [one for one in group if one.gain]
+    if not known:
+        return ""
+    said = f"In brackets the {LEVEL} interval of each gain, from {sample(known[0])}."
+    close = not_told_apart(known)
+    if close:
+        said += (
+            f" Not told apart from {known[0].series.name}, which has the largest gain: {listing(close)}. "
+            f"The best of {len(known)} is favoured by chance."
+        )
+    return said
 
 
-def _best(group: Sequence[Standing]) -> Standing | None:
-    known = [one for one in group if one.kind != UNKNOWN]
-    return max(known, key=lambda one: one.gain or 0.0) if known else None
+def _beats(best: Standing, other: Standing) -> bool:
+    mine, its = (one.far.rows if one.far else () for one in (best, other))
+    if not {row["seed"] for row in mine} & {row["seed"] for row in its}:
+        return False
+    return gain_difference(mine, its).interval().low > ROUNDING
 
 
 def _standing(series: Series, length: int, plain_rise: float | None) -> Standing:
     near, far = series.at(series.trained_length), series.at(length)
-    loss_trained = near.value if near else None
-    if far is None or far.gain is None:
-        return Standing(series, UNKNOWN, loss_trained, far.value if far else None, None, None, None)
-    gain, stderr = far.gain
-    kind = classify(gain, stderr, _rise(far.value, loss_trained), plain_rise)
-    return Standing(series, kind, loss_trained, far.value, gain, stderr, far.mean_of("truncated"))
-
-
-def _rise(loss: float | None, loss_trained: float | None) -> float | None:
-    return None if loss is None or loss_trained is None else loss - loss_trained
+    gain = far.gain if far else None
+    unclassed = Standing(series, UNKNOWN, gain, near, far)
+    if gain is None:
+        return unclassed
+    return Standing(series, classify(gain.interval(), unclassed.rise, plain_rise), gain, near, far)

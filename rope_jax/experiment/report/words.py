@@ -3,11 +3,14 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from rope_jax.experiment.intervals import CONFIDENCE, Interval
+
 MINUS = "\N{MINUS SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NONE = "\N{EN DASH}"
 SPACE = "\N{NO-BREAK SPACE}"
+LEVEL = f"{100 * CONFIDENCE:g}{SPACE}%"
 
 
 def nats(value: float | None) -> str:
@@ -27,9 +30,14 @@ def with_error(value: float | None, stderr: float | None) -> str:
     return f"{signed(value)} {PLUS_MINUS} {stderr:.3f}"
 
 
-def share_with_error(value: float, stderr: float) -> str:
-    """An accuracy with its standard error: 92.7 ± 2.3 %."""
-    return f"{100 * value:.1f} {PLUS_MINUS} {100 * stderr:.1f}{SPACE}%"
+def ends(interval: Interval) -> str:
+    """An interval of differences: +0.013 to +0.029."""
+    return f"{signed(interval.low)} to {signed(interval.high)}"
+
+
+def share_ends(interval: Interval, joint: str = NONE, digits: int = 1) -> str:
+    """An interval of shares, in %: 88.4–95.6."""
+    return f"{100 * interval.low:.{digits}f}{joint}{100 * interval.high:.{digits}f}"
 
 
 def short_numbers(text: str) -> str:
@@ -73,10 +81,9 @@ def duration(seconds: float) -> str:
 
 
 def listing(items: Sequence[str]) -> str:
-    """Names in a sentence: a, b and c."""
-    if len(items) < 2:
-        return "".join(items)
-    return f"{', '.join(items[:-1])} and {items[-1]}"
+    """Names in a sentence: a, b and c; names that hold a comma are parted by semicolons."""
+    joint = "; " if any("," in item for item in items) else ", "
+    return joint.join(items[:-1]) + (" and " if len(items) > 1 else "") + "".join(items[-1:])
 
 
 def counted(number: int, noun: str) -> str:

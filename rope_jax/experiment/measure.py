@@ -155,6 +155,7 @@ class Laboratory:
             "truncated": float(truncated.mean()),
             "context_gain": gain,
             "context_gain_stderr": stderr,
+            "window_gains": (truncated - tails).tolist(),
         }
 
     def _passkey(self, cell: Cell) -> dict[str, Any]:

@@ -104,6 +104,9 @@ def test_loss_rows_hold_the_tail_the_bins_and_the_paired_gain(finished):
         assert row["by_position"][-1] == pytest.approx(row["value"], abs=1e-12)
         assert np.mean(row["by_position"]) == pytest.approx(row["mean"], abs=1e-12)
         assert row["truncated"] - row["value"] == pytest.approx(row["context_gain"], abs=1e-12)
+        gains = np.asarray(row["window_gains"])
+        assert gains.shape == (6,) and gains.mean() == pytest.approx(row["context_gain"], abs=1e-12)
+        assert gains.std(ddof=1) / np.sqrt(6) == pytest.approx(row["context_gain_stderr"], abs=1e-12)
         assert len(row["inv_freq"]) == 4
         assert 1 / row["inv_freq"][0] == pytest.approx(1.0)
     plain = of(rows, phase="base", method="Identity()", length=32)

@@ -40,7 +40,8 @@ def packed(pieces: grain.MapDataset, packing: Packing, length: int, mean: float,
         Rows with `tokens` [length, 3], `segments` (from 1, 0 is padding) and `positions`.
     """
     rows = max(min(ROWS, PLACES // length), 1)
-    blocks = pieces.batch(max(round(rows * length / mean), 1), batch_fn=list)
+    count = rows if packing == "none" else max(round(rows * length / mean), 1)
+    blocks = pieces.batch(count, batch_fn=list)
     # Pieces lie in memory: reading ahead one by one would cost more than it saves.
     reading = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     stream = blocks.map_with_index(_Block(packing, length, seed)).to_iter_dataset(reading)

@@ -1,5 +1,6 @@
 """Rows are the documents, whole or cut as said, and every token keeps the target that follows it in its document."""
 
+import tracemalloc
 from collections import Counter
 
 import grain
@@ -25,7 +26,7 @@ def block(packing, sizes, length=LENGTH):
     while stream.get_state()["parent"]["next_index"] == 0:
         rows.append(next(stream))
     # The last one read is of the second block.
-    count = max(round(256 * length / np.mean(sizes)), 1)
+    count = 256 if packing == "none" else max(round(256 * length / np.mean(sizes)), 1)
     return rows[:-1], [sizes[n % len(sizes)] for n in range(count)]
 
 
@@ -45,6 +46,17 @@ def test_a_block_holds_each_of_its_pieces_once(packing):
         assert len(rows) == len(sizes) and all(row.max() == 1 for row in segments)
     if packing == "best_fit":
         assert len(rows) <= 1.02 * sum(sizes) / LENGTH + 1
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_block_of_long_rows_takes_memory_for_its_rows_alone(packing):
+    """Of 2^22 places, 20 bytes each and what they are made of; not of a row for every document that has room there."""
+    pieces = grain.MapDataset.source([np.ones((512, 3), np.int32)]).repeat(None)
+    tracemalloc.start()
+    next(iter(packed(pieces, packing, 2**14, 512.0, seed=1)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**22 * 100
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=40))

@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from rope_jax.experiment.data import Document, corpus_digest
 from rope_jax.experiment.recipe.rules import check_recipe
 from rope_jax.experiment.recipe.settings import RecipeConfig, SourceConfig
@@ -28,10 +30,24 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """All sources of a recipe and their vocabulary."""
+    """All sources of a recipe and their vocabulary.
+
+    Raises:
+        ValueError: a source none of whose documents has a target.
+    """
 
     sources: tuple[Source, ...]
     vocabulary: Vocabulary
+
+    def __post_init__(self) -> None:
+        framed = (self.vocabulary.bos is not None) + (self.vocabulary.end is not None)
+        for number, source in enumerate(self.sources):
+            if all(document.tokens.size + framed < 2 for document in source.documents):
+                raise ValueError(
+                    f"`data.sources[{number}]` must hold documents of at least 2 tokens, what frames them counted, so "
+                    f"that there is a target; got {len(source.documents)} of 1 in {source.config.path!r}. Give more "
+                    "text."
+                )
 
     @property
     def digest(self) -> str:
@@ -46,7 +62,8 @@ def read_corpus(recipe: RecipeConfig) -> Corpus:
     """Reads all documents of a recipe.
 
     Raises:
-        ValueError: a rule broken, nothing to read, or a source with no document within its bounds.
+        ValueError: a rule broken, nothing to read, a source with no document within its bounds or without a target,
+            or what the tokenizer has no token for.
 
     Example:
         >>> corpus = read_corpus(RecipeConfig((SourceConfig(shortest=20_000, longest=40_000),)))
@@ -55,13 +72,32 @@ def read_corpus(recipe: RecipeConfig) -> Corpus:
     """
     check_recipe(recipe)
     vocabulary = read_vocabulary(recipe)
-    return Corpus(
-        tuple(
-            _bounded(source, [vocabulary.encoded(one) for one in read_documents(source, setting)], setting)
-            for source, setting in ((one, f"data.sources[{number}]") for number, one in enumerate(recipe.sources))
-        ),
-        vocabulary,
-    )
+    sources = []
+    for number, source in enumerate(recipe.sources):
+        setting = f"data.sources[{number}]"
+        documents = [_encoded(document, vocabulary, setting) for document in read_documents(source, setting)]
+        sources.append(_bounded(source, documents, setting))
+    return Corpus(tuple(sources), vocabulary)
+
+
+def _encoded(document: Document, vocabulary: Vocabulary, setting: str) -> Document:
+    """A document in the tokens of a vocabulary, all of which it has."""
+    if vocabulary.encoding is None:
+        return document
+    zeros = int(np.count_nonzero(document.tokens == 0))
+    if zeros:
+        raise ValueError(
+            f"`{setting}` must hold UTF-8 text for a tokenizer; got {zeros} zero characters in {document.name}, which "
+            "is binary, or text in UTF-16. Convert it, or leave it out."
+        )
+    encoded = vocabulary.encoded(document)
+    largest = int(encoded.tokens.max(initial=0))
+    if largest >= vocabulary.size:
+        raise ValueError(
+            f"`data.tokenizer` must give ids below its {vocabulary.size} tokens; got {largest} in {document.name}. "
+            "Number its tokens without a gap."
+        )
+    return encoded
 
 
 def _bounded(source: SourceConfig, documents: Sequence[Document], setting: str) -> Source:
@@ -70,8 +106,9 @@ def _bounded(source: SourceConfig, documents: Sequence[Document], setting: str) 
     if not kept:
         sizes = [document.tokens.size for document in documents]
         found = f"{len(sizes)} documents of {min(sizes)} to {max(sizes)} tokens" if sizes else "no document"
+        asked = f"at least {source.shortest}" if source.longest is None else f"{source.shortest} to {source.longest}"
         raise ValueError(
-            f"`{setting}` must hold documents of {source.shortest} to {longest} tokens; got {found} in "
-            f"{source.path!r}. Change `shortest` and `longest`, or the path."
+            f"`{setting}` must hold documents of {asked} tokens; got {found} in {source.path!r}. Change `shortest` and "
+            "`longest`, or the path."
         )
     return Source(source, kept, len(documents) - len(kept))

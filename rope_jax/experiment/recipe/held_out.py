@@ -34,6 +34,8 @@ def held_out(
     Raises:
         ValueError: too little text, or a source that would be left empty; the message holds the numbers.
     """
+    if longest < 1:
+        raise ValueError(f"`longest` must be at least 1; got {longest}. It is the tokens of a window.")
     corpus = read_corpus(recipe) if corpus is None else corpus
     found = {_text(document): document for source in corpus.sources for document in source.documents}
     total = sum(document.tokens.size for document in found.values())

@@ -83,19 +83,11 @@ def pieces_of(source: Source, vocabulary: Vocabulary, longest: int, number: int)
         vocabulary: what frames them.
         longest: tokens of a piece, at most.
         number: of the source, from 1.
-
-    Raises:
-        ValueError: no document has a target.
     """
     framed = (vocabulary.bos is not None) + (vocabulary.end is not None)
     sizes = np.asarray([document.tokens.size + framed for document in source.documents], np.int64)
     counts = -(-np.maximum(sizes - 1, 0) // longest)
     document = np.repeat(np.arange(sizes.size), counts)
     start = (np.arange(document.size) - np.repeat(np.cumsum(counts) - counts, counts)) * longest
-    if not document.size:
-        raise ValueError(
-            f"`data.sources[{number - 1}]` must hold documents of at least 2 tokens, so that there is a target; got "
-            f"{sizes.size} of 1. Give more text."
-        )
     stop = np.minimum(start + longest, sizes[document])
     return Pieces(source.documents, vocabulary, number, document, start, stop, sizes)

@@ -40,7 +40,7 @@ class Corpus:
     vocabulary: Vocabulary
 
     def __post_init__(self) -> None:
-        framed = (self.vocabulary.bos is not None) + (self.vocabulary.end is not None)
+        framed = frames_of(self.vocabulary)
         for number, source in enumerate(self.sources):
             if all(document.tokens.size + framed < 2 for document in source.documents):
                 raise ValueError(
@@ -56,6 +56,16 @@ class Corpus:
         for source in self.sources:
             digest.update(corpus_digest(source.documents).encode())
         return digest.hexdigest()
+
+
+def frames_of(vocabulary: Vocabulary) -> int:
+    """Tokens that frame a document."""
+    return (vocabulary.bos is not None) + (vocabulary.end is not None)
+
+
+def text_of(document: Document) -> str:
+    """What makes two documents the same: their tokens, whatever their names."""
+    return hashlib.sha256(document.tokens.tobytes()).hexdigest()
 
 
 def read_corpus(recipe: RecipeConfig) -> Corpus:

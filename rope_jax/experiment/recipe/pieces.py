@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rope_jax.experiment.data import Document
-from rope_jax.experiment.recipe.corpus import Source
+from rope_jax.experiment.recipe.corpus import Source, frames_of
 from rope_jax.experiment.recipe.vocabulary import Vocabulary
 
 NO_TARGET = -1
@@ -84,7 +84,7 @@ def pieces_of(source: Source, vocabulary: Vocabulary, longest: int, number: int)
         longest: tokens of a piece, at most.
         number: of the source, from 1.
     """
-    framed = (vocabulary.bos is not None) + (vocabulary.end is not None)
+    framed = frames_of(vocabulary)
     sizes = np.asarray([document.tokens.size + framed for document in source.documents], np.int64)
     counts = -(-np.maximum(sizes - 1, 0) // longest)
     document = np.repeat(np.arange(sizes.size), counts)

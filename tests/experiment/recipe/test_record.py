@@ -123,7 +123,7 @@ def test_how_often_a_source_was_read_is_recorded(tmp_path, packing):
     recipe = RecipeConfig(sources, packing=packing)
     corpus = read_corpus(recipe)
     stream, record = batches(recipe, length=LENGTH, rows=4, corpus=corpus), TrainedRecord(recipe, corpus)
-    for _ in range(40):
+    for _ in range(128):
         record.add(next(stream))
     stream.close()
     again = TrainedRecord(recipe, corpus)

@@ -4,8 +4,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from rope_jax.experiment.data import Document, corpus_digest
 from rope_jax.experiment.recipe.rules import check_recipe
 from rope_jax.experiment.recipe.settings import RecipeConfig, SourceConfig
@@ -85,29 +83,9 @@ def read_corpus(recipe: RecipeConfig) -> Corpus:
     sources = []
     for number, source in enumerate(recipe.sources):
         setting = f"data.sources[{number}]"
-        documents = [_encoded(document, vocabulary, setting) for document in read_documents(source, setting)]
+        documents = [vocabulary.encoded(document) for document in read_documents(source, setting)]
         sources.append(_bounded(source, documents, setting))
     return Corpus(tuple(sources), vocabulary)
-
-
-def _encoded(document: Document, vocabulary: Vocabulary, setting: str) -> Document:
-    """A document in the tokens of a vocabulary, all of which it has."""
-    if vocabulary.encoding is None:
-        return document
-    zeros = int(np.count_nonzero(document.tokens == 0))
-    if zeros:
-        raise ValueError(
-            f"`{setting}` must hold UTF-8 text for a tokenizer; got {zeros} zero characters in {document.name}, which "
-            "is binary, or text in UTF-16. Convert it, or leave it out."
-        )
-    encoded = vocabulary.encoded(document)
-    largest = int(encoded.tokens.max(initial=0))
-    if largest >= vocabulary.size:
-        raise ValueError(
-            f"`data.tokenizer` must give ids below its {vocabulary.size} tokens; got {largest} in {document.name}. "
-            "Number its tokens without a gap."
-        )
-    return encoded
 
 
 def _bounded(source: SourceConfig, documents: Sequence[Document], setting: str) -> Source:

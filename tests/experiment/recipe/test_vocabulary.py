@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from rope_jax.experiment.recipe.batches import batches
-from rope_jax.experiment.recipe.corpus import read_corpus
 from rope_jax.experiment.recipe.settings import RecipeConfig, SourceConfig
 from rope_jax.experiment.recipe.vocabulary import read_vocabulary
 from tests.experiment.recipe.texts import segments_of
@@ -68,6 +67,8 @@ def test_the_end_token_is_found_beside_the_tokenizer(folder, tmp_path):
 
 
 def test_bounds_count_the_tokens_of_the_text_alone(folder):
+    from rope_jax.experiment.recipe.corpus import read_corpus
+
     bounded = SourceConfig(str(folder / "a.txt"), shortest=len(TEXT), longest=len(TEXT))
     (source,) = read_corpus(RecipeConfig((bounded,), tokenizer=str(folder), end_token="</s>")).sources
     assert source.documents[0].tokens.dtype == np.int32
@@ -85,23 +86,3 @@ def test_a_tokenizer_that_is_not_there_raises(folder, tmp_path):
     (folder / "b.bin").write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"`data.sources` must lead to UTF-8 text for a tokenizer; got .* byte 0 of"):
         batches(RecipeConfig((SourceConfig(str(folder / "b.bin")),), tokenizer=str(folder)), length=8, rows=1)
-
-
-def test_what_a_tokenizer_cannot_read_is_refused(folder, tmp_path):
-    (tmp_path / "a.txt").write_bytes("wide".encode("utf-16-le"))
-    wide = RecipeConfig((SourceConfig(str(tmp_path / "a.txt"), format="text"),), tokenizer=str(folder))
-    with pytest.raises(
-        ValueError, match=r"`data.sources\[0\]` must hold UTF-8 text for a tokenizer; got 4 zero characters"
-    ):
-        read_corpus(wide)
-
-
-def test_ids_beyond_the_size_are_refused(tmp_path):
-    """Two tokens, the second of which has id 9: an embedding of two rows has none for it."""
-    from tokenizers import Tokenizer, models
-
-    Tokenizer(models.WordLevel({"<unk>": 0, "word": 9}, unk_token="<unk>")).save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "a.txt").write_text("word")
-    gapped = RecipeConfig((SourceConfig(str(tmp_path / "a.txt")),), tokenizer=str(tmp_path), end_token="<unk>")
-    with pytest.raises(ValueError, match=r"`data.tokenizer` must give ids below its 2 tokens; got 9 in .*a.txt"):
-        read_corpus(gapped)

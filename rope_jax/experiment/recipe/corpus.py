@@ -94,7 +94,7 @@ def _bounded(source: SourceConfig, documents: Sequence[Document], setting: str) 
     if not kept:
         sizes = [document.tokens.size for document in documents]
         found = f"{len(sizes)} documents of {min(sizes)} to {max(sizes)} tokens" if sizes else "no document"
-        asked = f"at least {source.shortest}" if source.longest is None else f"{source.shortest} to {source.longest}"
+        asked = f"{source.shortest} or more" if source.longest is None else f"{source.shortest} to {source.longest}"
         raise ValueError(
             f"`{setting}` must hold documents of {asked} tokens; got {found} in {source.path!r}. Change `shortest` and "
             "`longest`, or the path."

@@ -2,6 +2,7 @@
 
 import errno
 import glob
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from rope_jax.experiment.recipe.settings import SourceConfig
 
 SAVED = "state.json"  # stands in every folder that `datasets` wrote with save_to_disk
 SPLITS = "dataset_dict.json"  # stands above such folders
+NAMES = ("train", "validation", "test")  # of splits, in names of files and folders
 KINDS = MappingProxyType({".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"})
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
@@ -63,7 +65,7 @@ def _paths(path: str, setting: str) -> tuple[Path, ...]:
     if folder.is_dir():
         if (folder / SAVED).is_file():
             return (folder,)
-        found = sorted(folder.rglob("*.parquet"))
+        found = _of_one_split(folder, setting)
     else:
         found = [folder] if folder.is_file() else sorted(map(Path, glob.glob(path, recursive=True)))
     once: dict[Path, Path] = {}
@@ -76,6 +78,19 @@ def _paths(path: str, setting: str) -> tuple[Path, ...]:
                 "Delete it there, or give a narrower glob."
             )
     return tuple(once.values())
+
+
+def _of_one_split(folder: Path, setting: str) -> list[Path]:
+    """The Parquet files of a folder."""
+    found = sorted(folder.rglob("*.parquet"))
+    words = {word for file in found for word in re.split(r"\W|_", str(file.relative_to(folder)))}
+    splits = [name for name in NAMES if name in words]
+    if len(splits) > 1:
+        raise ValueError(
+            f"`{setting}.path` must lead to one split; got {folder.as_posix()!r} with {' and '.join(splits)} in it. "
+            "Give the folder of one, or its files as a glob in quotes."
+        )
+    return found
 
 
 def _loops(file: Path) -> bool:

@@ -108,3 +108,17 @@ def test_half_a_character_in_a_record_is_named_with_its_line(tmp_path):
     path.write_text('{"text": "whole"}\n{"text": "\\ud800"}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"`data\.sources\[0\]\.field` must name a text of whole .*half\.jsonl:2\."):
         read_documents(SourceConfig(path=str(path)), "data.sources[0]")
+
+
+@pytest.mark.parametrize(
+    "names", [("train-00000.parquet", "test-00000.parquet"), ("a/test/0.parquet", "a/train/0.parquet")]
+)
+def test_a_folder_of_several_splits_is_refused_before_it_is_read(tmp_path, names):
+    """Else the split that is kept for a test would be trained on."""
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(
+        ValueError, match=r"`data.sources\[0\].path` must lead to one split; got .* train and test in it"
+    ):
+        read(tmp_path)

@@ -132,7 +132,7 @@ def test_endings_are_read_in_either_case(tmp_path):
 
 def test_an_empty_file_is_no_document(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"")
-    said = r"`data.sources\[0\]` must hold documents of at least 1 tokens; got 1 documents of 0 to 0 tokens in"
+    said = r"`data.sources\[0\]` must hold documents of 1 or more tokens; got 1 documents of 0 to 0 tokens in"
     with pytest.raises(ValueError, match=said):
         read_corpus(RecipeConfig((SourceConfig(f"{tmp_path}/*.txt"),)))
 

@@ -54,7 +54,7 @@ def test_every_epoch_is_whole_and_has_an_order_of_its_own(size):
 @pytest.mark.parametrize("count", [1, 7, 1000])
 def test_shares_are_met_at_every_block(units, count):
     mixture = Mixture(parts(*range(3, 3 + len(units))), units, seeds=range(len(units) + 1))
-    found = drawn(mixture, 5000 // count, count)
+    found = drawn(mixture, 2000 // count, count)
     for n in {count, 1000 // count * count, len(found)}:
         met = Counter(source for source, _ in found[:n])
         for number, unit in enumerate(units, 1):

@@ -28,10 +28,24 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """All sources of a recipe and their vocabulary."""
+    """All sources of a recipe and their vocabulary.
+
+    Raises:
+        ValueError: a source none of whose documents has a target.
+    """
 
     sources: tuple[Source, ...]
     vocabulary: Vocabulary
+
+    def __post_init__(self) -> None:
+        framed = frames_of(self.vocabulary)
+        for number, source in enumerate(self.sources):
+            if all(document.tokens.size + framed < 2 for document in source.documents):
+                raise ValueError(
+                    f"`data.sources[{number}]` must hold documents of at least 2 tokens, what frames them counted, so "
+                    f"that there is a target; got {len(source.documents)} of 1 in {source.config.path!r}. Give more "
+                    "text."
+                )
 
     @property
     def digest(self) -> str:
@@ -42,11 +56,22 @@ class Corpus:
         return digest.hexdigest()
 
 
+def frames_of(vocabulary: Vocabulary) -> int:
+    """Tokens that frame a document."""
+    return (vocabulary.bos is not None) + (vocabulary.end is not None)
+
+
+def text_of(document: Document) -> str:
+    """What makes two documents the same: their tokens, whatever their names."""
+    return hashlib.sha256(document.tokens.tobytes()).hexdigest()
+
+
 def read_corpus(recipe: RecipeConfig) -> Corpus:
     """Reads all documents of a recipe.
 
     Raises:
-        ValueError: a rule broken, nothing to read, or a source with no document within its bounds.
+        ValueError: a rule broken, nothing to read, a source with no document within its bounds or without a target,
+            or what the tokenizer has no token for.
 
     Example:
         >>> corpus = read_corpus(RecipeConfig((SourceConfig(shortest=20_000, longest=40_000),)))
@@ -55,13 +80,12 @@ def read_corpus(recipe: RecipeConfig) -> Corpus:
     """
     check_recipe(recipe)
     vocabulary = read_vocabulary(recipe)
-    return Corpus(
-        tuple(
-            _bounded(source, [vocabulary.encoded(one) for one in read_documents(source, setting)], setting)
-            for source, setting in ((one, f"data.sources[{number}]") for number, one in enumerate(recipe.sources))
-        ),
-        vocabulary,
-    )
+    sources = []
+    for number, source in enumerate(recipe.sources):
+        setting = f"data.sources[{number}]"
+        documents = [vocabulary.encoded(document) for document in read_documents(source, setting)]
+        sources.append(_bounded(source, documents, setting))
+    return Corpus(tuple(sources), vocabulary)
 
 
 def _bounded(source: SourceConfig, documents: Sequence[Document], setting: str) -> Source:
@@ -70,8 +94,9 @@ def _bounded(source: SourceConfig, documents: Sequence[Document], setting: str) 
     if not kept:
         sizes = [document.tokens.size for document in documents]
         found = f"{len(sizes)} documents of {min(sizes)} to {max(sizes)} tokens" if sizes else "no document"
+        asked = f"{source.shortest} or more" if source.longest is None else f"{source.shortest} to {source.longest}"
         raise ValueError(
-            f"`{setting}` must hold documents of {source.shortest} to {longest} tokens; got {found} in "
-            f"{source.path!r}. Change `shortest` and `longest`, or the path."
+            f"`{setting}` must hold documents of {asked} tokens; got {found} in {source.path!r}. Change `shortest` and "
+            "`longest`, or the path."
         )
     return Source(source, kept, len(documents) - len(kept))

@@ -1,6 +1,5 @@
 """Documents kept from training, and windows of them to evaluate on."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from rope_jax.experiment import data
 from rope_jax.experiment.data import Document
-from rope_jax.experiment.recipe.corpus import Corpus, Source, read_corpus
+from rope_jax.experiment.recipe.corpus import Corpus, Source, read_corpus, text_of
 from rope_jax.experiment.recipe.settings import RecipeConfig
 
 
@@ -34,13 +33,15 @@ def held_out(
     Raises:
         ValueError: too little text, or a source that would be left empty; the message holds the numbers.
     """
+    if longest < 1:
+        raise ValueError(f"`longest` must be at least 1; got {longest}. It is the tokens of a window.")
     corpus = read_corpus(recipe) if corpus is None else corpus
-    found = {_text(document): document for source in corpus.sources for document in source.documents}
+    found = {text_of(document): document for source in corpus.sources for document in source.documents}
     total = sum(document.tokens.size for document in found.values())
     if tokens < longest + 1 or 2 * tokens > total:
         raise ValueError(
             f"`tokens` must hold a window of {longest} tokens and its last target, and be at most half of the text; "
-            f"got {tokens} of {total} tokens. Change it, or give more text."
+            f"got {tokens} of {total} tokens. Change `evaluate.tokens`, or give more text."
         )
     if len(found) == 1:
         return _cut(corpus, next(iter(found.values())), tokens)
@@ -66,7 +67,7 @@ def held_out(
 def _without(corpus: Corpus, chosen: set[str]) -> Corpus:
     sources = []
     for number, source in enumerate(corpus.sources):
-        kept = tuple(document for document in source.documents if _text(document) not in chosen)
+        kept = tuple(document for document in source.documents if text_of(document) not in chosen)
         if not kept:
             raise ValueError(
                 f"`data.sources[{number}]` must keep documents to train on; got {len(source.documents)}, all of which "
@@ -81,11 +82,6 @@ def _cut(corpus: Corpus, whole: Document, tokens: int) -> tuple[Corpus, tuple[Do
     head, tail = Document(f"{whole.name}[:{cut}]", whole.tokens[:cut]), whole.tokens[cut:]
     sources: list[Source] = [replace(source, documents=(head,)) for source in corpus.sources]
     return replace(corpus, sources=tuple(sources)), (Document(f"{whole.name}[{cut}:]", tail),)
-
-
-def _text(document: Document) -> str:
-    """What makes two documents the same: their tokens, whatever their names."""
-    return hashlib.sha256(document.tokens.tobytes()).hexdigest()
 
 
 def evaluation_windows(documents: Sequence[Document], length: int, count: int) -> np.ndarray:
@@ -106,6 +102,6 @@ def evaluation_windows(documents: Sequence[Document], length: int, count: int) -
     if not 1 <= count <= places:
         raise ValueError(
             f"`count` must be from 1 to the {places} windows of {length + 1} tokens in {len(documents)} documents; got "
-            f"{count}. Hold out more text, or shorten the windows."
+            f"{count}. Lower `evaluate.windows`, hold out more text, or shorten the windows."
         )
     return data.evaluation_windows(documents, length, count)

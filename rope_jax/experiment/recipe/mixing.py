@@ -6,11 +6,12 @@ from typing import Any
 import grain
 import numpy as np
 
+from rope_jax.experiment.recipe.order import Mixture
 from rope_jax.experiment.recipe.packing import packed
 from rope_jax.experiment.recipe.pieces import NO_TARGET, Pieces
 from rope_jax.experiment.recipe.settings import RecipeConfig
 
-FINENESS = 100  # of the shares that `grain` mixes by: the smallest is that many units
+FINENESS = 2**20  # of the shares that pieces are mixed by: the smallest is that many units
 
 
 def mixed_rows(
@@ -18,7 +19,7 @@ def mixed_rows(
 ) -> grain.IterDataset:
     """Endless rows of one length, every source shuffled anew whenever it has been read through.
 
-    `grain` mixes by pieces, so the share of source s among them is made
+    Pieces are mixed, so the share of source s among them is made
 
         p_s  proportional to  weight_s * pieces_s / trained_s
 
@@ -33,18 +34,16 @@ def mixed_rows(
     Returns:
         As `packed`.
     """
-    parents, used, shares = [], [], []
+    used, shares, seeds = [], [], []
     for number, (source, part) in enumerate(zip(recipe.sources, pieces, strict=True)):
         if len(part):
-            seed = _seed(recipe.seed, length, number)
-            parents.append(_Elements(part).shuffle(seed=seed).repeat(None))
             used.append(part)
             shares.append(source.weight * len(part) / trained[number])
-    # In whole units of the smallest share, which `grain` would otherwise cut off rather than round.
-    units = [float(round(FINENESS * share / min(shares))) for share in shares]
+            seeds.append(_seed(recipe.seed, length, number))
+    units = [round(FINENESS * share / min(shares)) for share in shares]
     mean = sum(unit * part.tokens() / len(part) for unit, part in zip(units, used, strict=True)) / sum(units)
     seed = _seed(recipe.seed, length, len(pieces))
-    return packed(grain.MapDataset.mix(parents, units), recipe.packing, length, mean, seed)
+    return packed(Mixture(used, units, (*seeds, seed)), recipe.packing, length, mean, seed)
 
 
 def by_length(recipe: RecipeConfig, pieces: Sequence[Pieces], lengths: Sequence[int], tokens: int) -> grain.IterDataset:
@@ -74,20 +73,6 @@ def by_length(recipe: RecipeConfig, pieces: Sequence[Pieces], lengths: Sequence[
             batches.append(rows.batch(tokens // length, drop_remainder=True).map_with_index(_numbered))
             shares.append(share)
     return batches[0] if len(batches) == 1 else FurthestBehind(batches, shares)
-
-
-class _Elements(grain.MapDataset):
-    """Pieces, again and again; `grain.MapDataset.source` would measure every read, which takes longer than the read."""
-
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__()
-        self.pieces = pieces
-
-    def __len__(self) -> int:
-        return len(self.pieces)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.slice(index) if isinstance(index, slice) else self.pieces[index % len(self.pieces)]
 
 
 def _numbered(index: int, batch: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """Pieces packed into rows, a block of them at a time, so that any row is found again from its block's number."""
 
 import bisect
-from collections.abc import Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import grain
 import numpy as np
 
 Packing = Literal["best_fit", "concat", "none"]
+Draw = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
 ROWS = 256  # rows of a block, about
 PLACES = 2**22  # tokens that a block may hold, about, which lowers its rows where they are long
 SPAN = 16  # rows that a piece may fill before texts are concatenated
@@ -19,18 +20,18 @@ def longest_piece(packing: Packing, length: int) -> int:
     return SPAN * length if packing == "concat" else length
 
 
-def packed(pieces: grain.MapDataset, packing: Packing, length: int, mean: float, seed: int) -> grain.IterDataset:
+def packed(draw: Draw, packing: Packing, length: int, mean: float, seed: int) -> grain.IterDataset:
     """Rows of `length` tokens out of pieces.
 
     "best_fit" puts whole pieces, the longest first, where they leave the least room; "none" gives each a row. "concat"
     puts pieces behind each other and cuts where a row is full, so all but the last row of a block are full; what is cut
     goes on in another row, as a segment whose positions start at 0. Rows of a block come in random order.
 
-    A block takes some microseconds a piece; the packing of `grain`, one piece at a time, takes ten times as long, which
-    short documents in short rows would wait for.
+    A block is drawn and packed as a whole, which takes some microseconds a piece.
 
     Args:
-        pieces: `tokens` [size, 3] by number, without end; at most `longest_piece` tokens each.
+        draw: gives block number n of a count of pieces, of at most `longest_piece` tokens each: their tokens
+            [sum of sizes, 3] behind each other, and their sizes.
         packing: the way.
         length: tokens of a row.
         mean: tokens of a piece, on average.
@@ -40,23 +41,28 @@ def packed(pieces: grain.MapDataset, packing: Packing, length: int, mean: float,
         Rows with `tokens` [length, 3], `segments` (from 1, 0 is padding) and `positions`.
     """
     rows = max(min(ROWS, PLACES // length), 1)
-    blocks = pieces.batch(max(round(rows * length / mean), 1), batch_fn=list)
-    # Pieces lie in memory: reading ahead one by one would cost more than it saves.
+    count = rows if packing == "none" else max(round(rows * length / mean), 1)
+    # One block at a time, on the thread that asks for it.
     reading = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    stream = blocks.map_with_index(_Block(packing, length, seed)).to_iter_dataset(reading)
+    stream = _Blocks(draw, count, packing, length, seed).to_iter_dataset(reading)
     return grain.experimental.FlatMapIterDataset(stream, _Apart())
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Packs the pieces of a block."""
+class _Blocks(grain.MapDataset):
+    """Packed blocks by number, without end."""
 
-    packing: Packing
-    length: int
-    seed: int
+    def __init__(self, draw: Draw, count: int, packing: Packing, length: int, seed: int) -> None:
+        super().__init__()
+        self.draw, self.count, self.packing, self.length, self.seed = draw, count, packing, length, seed
 
-    def __call__(self, number: int, pieces: Sequence[np.ndarray]) -> list[dict[str, Any]]:
-        sizes = np.asarray([len(piece) for piece in pieces])
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.slice(index) if isinstance(index, slice) else self._rows(index)
+
+    def _rows(self, number: int) -> list[dict[str, Any]]:
+        drawn, sizes = self.draw(number, self.count)
         starts = np.cumsum(sizes) - sizes
         index = np.arange(sizes.sum())
         if self.packing == "concat":
@@ -73,7 +79,7 @@ class _Block:
             start, segment = np.repeat(starts, sizes), np.repeat(nth, sizes)
         count = int(place.max()) // self.length + 1
         tokens = np.zeros((count * self.length, 3), np.int32)
-        tokens[place] = np.concatenate(pieces)
+        tokens[place] = drawn
         segments, positions = np.zeros((2, count * self.length), np.int32)
         segments[place] = segment
         positions[place] = index - start

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rope_jax.experiment.data import Document
-from rope_jax.experiment.recipe.corpus import Source
+from rope_jax.experiment.recipe.corpus import Source, frames_of
 from rope_jax.experiment.recipe.vocabulary import Vocabulary
 
 NO_TARGET = -1
@@ -13,7 +13,7 @@ NO_TARGET = -1
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """Pieces of a source's documents by number, as a source of `grain`.
+    """Pieces of a source's documents by number.
 
     A document of n tokens, framed, has n - 1 targets. It is cut at multiples of the longest piece, so a longer one
     gives several, each of which counts positions from 0 and ends on the target that opens the next. The last token has
@@ -38,16 +38,42 @@ class Pieces:
     def __len__(self) -> int:
         return int(self.document.size)
 
-    def __getitem__(self, index: int) -> np.ndarray:
-        """int32 [size, 3]: the token, its target or -1, and the source's number."""
-        document, start, stop = (int(part[index]) for part in (self.document, self.start, self.stop))
-        span = self._span(document, start, min(stop + 1, int(self.sizes[document])))
-        tokens = np.empty((stop - start, 3), np.int32)
-        tokens[:, 0] = span[: stop - start]
-        tokens[-1, 1] = NO_TARGET
-        tokens[: span.size - 1, 1] = span[1:]
+    def gather(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The chosen pieces behind each other.
+
+        Args:
+            chosen: [pieces] their numbers.
+
+        Returns:
+            int32 [sum of sizes, 3]: the token, its target or -1, and the source's number; int64 [pieces], the sizes.
+        """
+        document, start, stop = self.document[chosen], self.start[chosen], self.stop[chosen]
+        sizes, ended = stop - start, stop == self.sizes[document]
+        ends = np.cumsum(sizes)
+        opening, closing = self.vocabulary.bos, self.vocabulary.end
+        ahead = int(opening is not None)
+        tokens = np.empty((int(sizes.sum()), 3), np.int32)
+        text = np.ones(len(tokens), bool)
+        for frame, at in ((opening, (ends - sizes)[start == 0]), (closing, ends[ended] - 1)):
+            if frame is not None:
+                tokens[at, 0] = frame
+                text[at] = False
+        spans = zip(document.tolist(), np.maximum(start - ahead, 0).tolist(), (stop - ahead).tolist(), strict=True)
+        # A slice ends with the document, where the closing token follows.
+        parts = [self.documents[one].tokens[low:high] for one, low, high in spans]
+        tokens[text, 0] = np.concatenate(parts) if parts else 0
+        tokens[:-1, 1] = tokens[1:, 0]
+        tokens[ends[ended] - 1, 1] = NO_TARGET
+        # A piece that is cut off ends on the target that opens the next.
+        following = zip(document[~ended].tolist(), (stop[~ended] - ahead).tolist(), strict=True)
+        tokens[ends[~ended] - 1, 1] = [self._at(one, place) for one, place in following]
         tokens[:, 2] = self.number
-        return tokens
+        return tokens, sizes
+
+    def _at(self, document: int, place: int) -> int:
+        """A token of a document, or what closes it."""
+        tokens, closing = self.documents[document].tokens, self.vocabulary.end
+        return int(tokens[place]) if closing is None or place < tokens.size else closing
 
     def tokens(self) -> int:
         """Tokens of all pieces."""
@@ -63,17 +89,6 @@ class Pieces:
         kept = (size > above) & (size <= most)
         return replace(self, document=self.document[kept], start=self.start[kept], stop=self.stop[kept])
 
-    def _span(self, document: int, start: int, stop: int) -> np.ndarray:
-        """Tokens of a framed document."""
-        opening, closing = self.vocabulary.bos, self.vocabulary.end
-        ahead = int(opening is not None)
-        parts = [self.documents[document].tokens[max(start - ahead, 0) : stop - ahead]]
-        if opening is not None and start == 0:
-            parts.insert(0, np.asarray([opening], np.int32))
-        if closing is not None and stop == self.sizes[document]:
-            parts.append(np.asarray([closing], np.int32))
-        return np.concatenate(parts) if len(parts) > 1 else parts[0]
-
 
 def pieces_of(source: Source, vocabulary: Vocabulary, longest: int, number: int) -> Pieces:
     """Cuts the documents of a source.
@@ -83,19 +98,11 @@ def pieces_of(source: Source, vocabulary: Vocabulary, longest: int, number: int)
         vocabulary: what frames them.
         longest: tokens of a piece, at most.
         number: of the source, from 1.
-
-    Raises:
-        ValueError: no document has a target.
     """
-    framed = (vocabulary.bos is not None) + (vocabulary.end is not None)
+    framed = frames_of(vocabulary)
     sizes = np.asarray([document.tokens.size + framed for document in source.documents], np.int64)
     counts = -(-np.maximum(sizes - 1, 0) // longest)
     document = np.repeat(np.arange(sizes.size), counts)
     start = (np.arange(document.size) - np.repeat(np.cumsum(counts) - counts, counts)) * longest
-    if not document.size:
-        raise ValueError(
-            f"`data.sources[{number - 1}]` must hold documents of at least 2 tokens, so that there is a target; got "
-            f"{sizes.size} of 1. Give more text."
-        )
     stop = np.minimum(start + longest, sizes[document])
     return Pieces(source.documents, vocabulary, number, document, start, stop, sizes)

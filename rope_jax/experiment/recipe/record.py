@@ -7,13 +7,20 @@ import numpy as np
 
 from rope_jax.experiment.recipe.batch import Batch
 from rope_jax.experiment.recipe.context import ContextHistogram
+from rope_jax.experiment.recipe.corpus import Corpus, Source, frames_of, text_of
 from rope_jax.experiment.recipe.settings import RecipeConfig
 
 
 class TrainedRecord:
     """Counts batches: their row lengths, padding, targets by source and by context.
 
-    The achieved share of a source is that of the trained targets, which its weight asks for.
+    The achieved share of a source is that of the trained targets, which its weight asks for. A source with less text
+    than its share is read again, in another order, so it has been read targets / targets of its documents times.
+
+    Args:
+        recipe: its sources and their weights.
+        corpus: the documents that are trained on; with it, what a source holds and how often it was read are recorded:
+            `repeated` of its documents have the text of another one there, `left_out` were outside its bounds.
 
     Example:
         >>> record = TrainedRecord(RecipeConfig())
@@ -21,10 +28,11 @@ class TrainedRecord:
         [{'path': 'stdlib', 'shortest': 1, 'longest': None, 'asked': 1.0, 'achieved': 0.0, 'targets': 0}]
     """
 
-    def __init__(self, recipe: RecipeConfig) -> None:
+    def __init__(self, recipe: RecipeConfig, corpus: Corpus | None = None) -> None:
         total = sum(source.weight for source in recipe.sources)
         self.sources = recipe.sources
         self.asked = tuple(source.weight / total for source in recipe.sources)
+        self.held = [{} for _ in recipe.sources] if corpus is None else [_held(corpus, one) for one in corpus.sources]
         self.targets = np.zeros(len(recipe.sources), np.int64)
         self.places = 0
         self.padding = 0
@@ -52,7 +60,7 @@ class TrainedRecord:
     def as_dict(self) -> dict[str, Any]:
         """All counts, as JSON can hold them."""
         trained = int(self.targets.sum())
-        rows = zip(self.sources, self.asked, self.targets.tolist(), strict=True)
+        rows = zip(self.sources, self.asked, self.targets.tolist(), self.held, strict=True)
         return {
             "places": self.places,
             "padding": self.padding,
@@ -67,8 +75,10 @@ class TrainedRecord:
                     "asked": asked,
                     "achieved": targets / max(trained, 1),
                     "targets": targets,
+                    **held,
+                    **({"epochs": targets / held["targets_an_epoch"]} if held else {}),
                 }
-                for source, asked, targets in rows
+                for source, asked, targets, held in rows
             ],
         }
 
@@ -78,3 +88,14 @@ class TrainedRecord:
         self.places, self.padding = counts["places"], counts["padding"]
         self.lengths = {int(length): count for length, count in counts["batches_by_length"].items()}
         self.context = ContextHistogram.from_dict(counts["context"])
+
+
+def _held(corpus: Corpus, source: Source) -> dict[str, int]:
+    """What a source holds."""
+    sizes = [document.tokens.size + frames_of(corpus.vocabulary) for document in source.documents]
+    return {
+        "documents": len(sizes),
+        "repeated": len(sizes) - len(set(map(text_of, source.documents))),
+        "left_out": source.left_out,
+        "targets_an_epoch": sum(sizes) - len(sizes),
+    }

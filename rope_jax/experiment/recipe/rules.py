@@ -3,9 +3,11 @@
 import math
 
 from rope_jax.experiment.recipe.settings import RecipeConfig
+from rope_jax.positions import LARGEST_POSITION
 
 SHORTEST_ROW = 2
 SEEDS = 2**32
+LEAST_SHARE = 1e-6  # of the trained tokens; a source with less would be listed, and not trained on
 
 
 def check_recipe(recipe: RecipeConfig) -> None:
@@ -30,6 +32,11 @@ def check_recipe(recipe: RecipeConfig) -> None:
             longest,
             "Raise it, or leave it out for no bound.",
         )
+    total = sum(source.weight for source in recipe.sources)
+    for number, source in enumerate(recipe.sources):
+        rule = f"be at least {LEAST_SHARE:g} of all weights, {total}"
+        seen = source.weight >= LEAST_SHARE * total
+        _require(seen, f"data.sources[{number}].weight", rule, source.weight, "Raise it, or delete the source.")
     packings = ("best_fit", "concat", "none")
     _require(recipe.packing in packings, "data.packing", f"be one of {packings}", repr(recipe.packing), "Take one.")
     _require(0 <= recipe.seed < SEEDS, "data.seed", "be from 0 to 2^32 - 1", recipe.seed, "Take a small number.")
@@ -106,6 +113,8 @@ def _check_pose(recipe: RecipeConfig, length: int, target_length: int | None) ->
             target_length,
             "Aim further, or write pose_chunks = 0.",
         )
+        within = target_length is None or target_length <= LARGEST_POSITION
+        _require(within, "target_length", "be at most 2^31 - 1", target_length, "Aim less far.")
     else:
         _require(
             target_length is None,

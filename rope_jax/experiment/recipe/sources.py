@@ -1,26 +1,30 @@
 """Documents out of files: text, JSON lines, Parquet and folders of Hugging Face datasets, each as its bytes."""
 
+import errno
 import glob
-import json
-from collections.abc import Iterator
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 import numpy as np
 
 from rope_jax.experiment.data import Document, load_corpus
+from rope_jax.experiment.recipe.formats import from_lines, from_tables
 from rope_jax.experiment.recipe.settings import SourceConfig
 
 SAVED = "state.json"  # stands in every folder that `datasets` wrote with save_to_disk
 SPLITS = "dataset_dict.json"  # stands above such folders
-JSON_LINES = (".jsonl", ".ndjson")
-PARQUET = ".parquet"
+NAMES = ("train", "validation", "test")  # of splits, in names of files and folders
+KINDS = MappingProxyType({".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"})
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
 
 def read_documents(source: SourceConfig, setting: str) -> tuple[Document, ...]:
     """All documents of a source as their bytes, sorted by file and then as they stand there.
 
-    Everything is held in memory: this is for corpora of some gigabytes.
+    A file is read once, however many names lead to it. Everything is held in memory: this is for corpora of some
+    gigabytes.
 
     Args:
         source: where they are.
@@ -30,35 +34,72 @@ def read_documents(source: SourceConfig, setting: str) -> tuple[Document, ...]:
         Documents named by file, or by file and line or record; their tokens are uint8.
 
     Raises:
-        ValueError: no file there, a line that is not JSON, a record without the field or with no text in it.
+        ValueError: no file there, files of no kind or of several, a file that is not of its kind, a record without the
+            field or with no text in it.
+        OSError: a file that may not be read.
         ImportError: Parquet without `datasets`.
     """
     if source.path == "stdlib":
         if source.format not in ("auto", "text"):
             raise ValueError(f'`{setting}.format` must be "text" for "stdlib"; got {source.format!r}. Leave it out.')
         return load_corpus("stdlib")
-    files = _files(source.path)
-    kind = _kind(source, files)
-    if not files or (kind != "parquet" and Path(source.path).is_dir()):
+    paths = _paths(source.path, setting)
+    kind: str = source.format
+    if kind == "auto":
+        kind = "parquet" if Path(source.path).is_dir() else _kind(paths, setting)
+    if not paths or (kind != "parquet" and Path(source.path).is_dir()):
         raise ValueError(
             f"`{setting}.path` must lead to files; got {source.path!r}, {_instead(Path(source.path))}. Give a file, a "
             "glob in quotes, or the folder of one split."
         )
     if kind == "parquet":
-        return tuple(_from_parquet(source, files, setting))
+        return tuple(from_tables(paths, source.field, setting))
     if kind == "jsonl":
-        return tuple(document for file in files for document in _from_lines(file, source.field, setting))
-    return tuple(Document(file.as_posix(), np.frombuffer(file.read_bytes(), np.uint8)) for file in files)
+        return tuple(document for path in paths for document in from_lines(path, source.field, setting))
+    return tuple(_text(path, source.format, setting) for path in paths)
 
 
-def _files(path: str) -> tuple[Path, ...]:
-    """The files that a path means; of a folder, those of Parquet, or the mark of a saved dataset."""
+def _paths(path: str, setting: str) -> tuple[Path, ...]:
+    """The files that a path means; of a folder, those of Parquet, or itself where it is a saved dataset."""
     folder = Path(path)
     if folder.is_dir():
-        saved = folder / SAVED
-        return (saved,) if saved.is_file() else tuple(sorted(folder.rglob(f"*{PARQUET}")))
-    found = [path] if folder.is_file() else glob.glob(path, recursive=True)
-    return tuple(sorted(file for file in map(Path, found) if file.is_file()))
+        if (folder / SAVED).is_file():
+            return (folder,)
+        found = _of_one_split(folder, setting)
+    else:
+        found = [folder] if folder.is_file() else sorted(map(Path, glob.glob(path, recursive=True)))
+    once: dict[Path, Path] = {}
+    for file in found:
+        if file.is_file():
+            once.setdefault(file.resolve(), file)
+        elif not file.is_dir() and not _loops(file):
+            raise ValueError(
+                f"`{setting}.path` must lead to files; got {file.as_posix()!r}, a link to nothing or what is no file. "
+                "Delete it there, or give a narrower glob."
+            )
+    return tuple(once.values())
+
+
+def _of_one_split(folder: Path, setting: str) -> list[Path]:
+    """The Parquet files of a folder."""
+    found = sorted(folder.rglob("*.parquet"))
+    words = {word for file in found for word in re.split(r"\W|_", str(file.relative_to(folder)))}
+    splits = [name for name in NAMES if name in words]
+    if len(splits) > 1:
+        raise ValueError(
+            f"`{setting}.path` must lead to one split; got {folder.as_posix()!r} with {' and '.join(splits)} in it. "
+            "Give the folder of one, or its files as a glob in quotes."
+        )
+    return found
+
+
+def _loops(file: Path) -> bool:
+    """Whether a name leads through too many links: in a folder that a link inside it leads back to."""
+    try:
+        file.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _instead(path: Path) -> str:
@@ -68,59 +109,36 @@ def _instead(path: Path) -> str:
     return "a folder of splits" if (path / SPLITS).is_file() else "a folder without Parquet files"
 
 
-def _kind(source: SourceConfig, files: tuple[Path, ...]) -> str:
-    if source.format != "auto":
-        return source.format
-    if Path(source.path).is_dir() or all(file.suffix == PARQUET for file in files):
-        return "parquet"
-    return "jsonl" if all(file.suffix in JSON_LINES for file in files) else "text"
-
-
-def _from_lines(file: Path, field: str, setting: str) -> Iterator[Document]:
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            where = f"{file.as_posix()}:{number}"
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise ValueError(
-                    f"`{setting}.path` must hold a JSON object a line; got {where}: {error}. Correct that line."
-                ) from None
-            yield _document(where, record, field, setting)
-
-
-def _from_parquet(source: SourceConfig, files: tuple[Path, ...], setting: str) -> Iterator[Document]:
-    try:
-        from datasets import load_dataset, load_from_disk
-    except ImportError as missing:
-        raise ImportError(
-            f"`{setting}.path` {source.path} needs `datasets`, which is not installed. pip install rope-jax[datasets]."
-        ) from missing
-    if files[0].name == SAVED:
-        table = load_from_disk(source.path)
-    else:
-        # Streamed, so that no second copy is written into a cache.
-        names = [str(file) for file in files]
-        table = load_dataset("parquet", data_files=names, split="train", streaming=True)
-    for number, record in enumerate(table):
-        yield _document(f"{source.path}:{number}", record, source.field, setting)
-
-
-def _document(where: str, record: Any, field: str, setting: str) -> Document:
-    text = record.get(field) if isinstance(record, dict) else None
-    if not isinstance(text, str):
-        if not isinstance(record, dict):
-            there = f"a {type(record).__name__}"
-        else:
-            there = f"the fields {sorted(record)}" if field not in record else f"a {type(text).__name__} in it"
+def _kind(files: Sequence[Path], setting: str) -> str:
+    """The kind of files by their endings."""
+    endings = {file.suffix.lower(): file for file in files}
+    for ending in PACKED:
+        if ending in endings:
+            raise ValueError(
+                f"`{setting}.path` must lead to files that are not packed; got {endings[ending].as_posix()!r}. Unpack "
+                "it first."
+            )
+    named = {KINDS.get(ending, "text"): file.as_posix() for ending, file in endings.items()}
+    if len(named) > 1:
         raise ValueError(
-            f"`{setting}.field` must name a text in every record; got {field!r} at {where}, {there}. Name the field "
-            "that holds the text."
+            f'`{setting}.format` must be given where files are of several kinds; got "auto" for {named}. Give a '
+            'narrower glob, or write format = "text" for a document a file.'
         )
-    try:
-        content = text.encode()
-    except UnicodeEncodeError as error:
+    if set(endings) == {".json"}:
         raise ValueError(
-            f"`{setting}.field` must name a text of whole characters; got {error.reason} at {where}. Correct it there."
-        ) from None
-    return Document(where, np.frombuffer(content, np.uint8))
+            f'`{setting}.format` must be given for .json; got "auto" for {endings[".json"].as_posix()!r}. Write '
+            'format = "jsonl" for a record a line, or "text" for a document a file.'
+        )
+    return next(iter(named), "text")
+
+
+def _text(file: Path, format: str, setting: str) -> Document:
+    """A file as a document."""
+    content = file.read_bytes()
+    zeros = content.count(0)
+    if zeros and format == "auto":
+        raise ValueError(
+            f"`{setting}.path` must lead to text; got {file.as_posix()!r} with {zeros} zero bytes, which is binary, or "
+            'text in UTF-16. Convert it, leave it out, or write format = "text" for its bytes as they are.'
+        )
+    return Document(file.as_posix(), np.frombuffer(content, np.uint8))

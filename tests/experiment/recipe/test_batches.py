@@ -44,6 +44,20 @@ def test_processes_share_the_rows_of_the_batch_that_one_would_have(folder, setti
         stream.close()
 
 
+@pytest.mark.parametrize("target", [10_000_000, 2**31 - 1])
+@pytest.mark.parametrize("masked", [True, False])
+def test_pose_reaches_far_targets_in_int32(folder, target, masked):
+    stream = batches(recipe_of(folder, pose_chunks=3, masked=masked), length=16, rows=64, target_length=target)
+    batch = next(stream)
+    stream.close()
+    assert batch.positions.dtype == np.int32
+    real = batch.segments > 0
+    assert (batch.positions[~real] == -1).all() and (batch.positions[:, 0] == 0).all()
+    steps = np.diff(batch.positions.astype(np.int64), axis=1)[real[:, 1:]]
+    assert (steps >= 1).all() and 64 < (steps > 1).sum() <= 2 * 64
+    assert 0.9 * target < batch.positions.max() < target
+
+
 def test_pose_moves_chunks_of_a_row_within_the_target(folder):
     plain, skipped = (
         batches(recipe_of(folder, pose_chunks=chunks), length=16, rows=16, target_length=target)
@@ -82,6 +96,7 @@ def test_pose_moves_chunks_of_a_row_within_the_target(folder):
         ({"buckets": (8, 8)}, {}, "`data.buckets` must hold each length once"),
         ({"pose_chunks": 2}, {}, "`target_length` must be given for PoSE, and at least the row length 16; got None"),
         ({"pose_chunks": 2}, {"target_length": 8}, "at least the row length 16; got 8"),
+        ({"pose_chunks": 2}, {"target_length": 2**31}, r"`target_length` must be at most 2\^31 - 1; got 2147483648"),
         ({}, {"target_length": 64}, "`target_length` must be left out without PoSE; got 64"),
         ({"pose_chunks": -1}, {}, "`data.pose_chunks` must be at least 0"),
         ({"seed": -1}, {}, "`data.seed` must be from 0 to 2.32 - 1; got -1"),
@@ -109,6 +124,29 @@ def test_a_source_must_be_one(settings, said):
         batches(RecipeConfig((SourceConfig("absent", **settings),)), length=16, rows=4)
 
 
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ((1.0, 1e-300), r"`data.sources\[1\].weight` must be at least 1e-06 of all weights, 1.0; got 1e-300"),
+        ((5e-324, 1.0), r"`data.sources\[0\].weight` must be at least 1e-06 of all weights, 1.0; got 5e-324"),
+        ((1e308, 1e308), r"`data.sources\[0\].weight` must be at least 1e-06 of all weights, inf; got 1e\+308"),
+    ],
+)
+def test_weights_must_be_of_one_scale(weights, said):
+    with pytest.raises(ValueError, match=said):
+        batches(RecipeConfig(tuple(SourceConfig("absent", weight=weight) for weight in weights)), length=16, rows=4)
+
+
+@pytest.mark.parametrize("weights", [(1e-310, 1e-310), (1.0, 2e-6), (1e-300, 2e-300)])
+def test_weights_of_any_one_scale_are_mixed(folder, weights):
+    recipe = RecipeConfig(tuple(SourceConfig(f"{folder}/*.txt", weight=weight) for weight in weights))
+    stream = batches(recipe, length=16, rows=256)
+    sources = next(stream).sources
+    stream.close()
+    share = (sources == 2).sum() / (sources > 0).sum()
+    assert abs(share - weights[1] / sum(weights)) < 0.05
+
+
 def test_an_unknown_packing_raises(folder, unchecked):
     with pytest.raises(ValueError, match=r"`data.packing` must be one of .* got 'worst'"):
         batches(recipe_of(folder, packing="worst"), length=16, rows=4)
@@ -118,6 +156,12 @@ def test_documents_without_any_target_raise(tmp_path):
     write_texts(tmp_path, [1, 1])
     with pytest.raises(ValueError, match=r"`data.sources\[0\]` must hold documents of at least 2 tokens.* got 2 of 1"):
         batches(recipe_of(tmp_path), length=16, rows=4)
+    # As soon as they are read, whatever the other sources hold.
+    write_texts(tmp_path / "long", [9])
+    with pytest.raises(
+        ValueError, match=r"`data.sources\[1\]` must hold documents of at least 2 tokens.* got 2 of 1 in"
+    ):
+        read_corpus(recipe_of(tmp_path / "long", tmp_path))
 
 
 def test_a_corpus_of_other_sources_is_refused(folder):

@@ -76,6 +76,22 @@ def test_a_source_is_not_left_empty(tmp_path):
         held_out(recipe, 45, seed=0, longest=42)
 
 
+def test_a_source_is_not_left_without_a_target(tmp_path):
+    write_texts(tmp_path / "a", [40] * 20)
+    write_texts(tmp_path / "b", [45, 1])
+    recipe = recipe_of(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(
+        ValueError, match=r"`data.sources\[1\]` must hold documents of at least 2 tokens.* got 1 of 1 in"
+    ):
+        held_out(recipe, 45, seed=0, longest=42)
+
+
+def test_a_window_has_a_token(tmp_path):
+    write_texts(tmp_path, [20] * 10)
+    with pytest.raises(ValueError, match="`longest` must be at least 1; got -10"):
+        held_out(recipe_of(tmp_path), -5, seed=0, longest=-10)
+
+
 def test_windows_lie_in_the_documents(tmp_path):
     texts = write_texts(tmp_path, [40] * 20)
     _, evaluated = held_out(recipe_of(tmp_path), 200, seed=0, longest=16)

@@ -1,8 +1,8 @@
 """Rows are the documents, whole or cut as said, and every token keeps the target that follows it in its document."""
 
+import tracemalloc
 from collections import Counter
 
-import grain
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,15 +17,25 @@ LENGTH = 16
 SIZES = (2, 5, 7, 9, 11, 15, 16, 17, 18, 33, 40, 3, 100)
 
 
+def in_turn(sizes):
+    """Draws pieces of these sizes over and over, each of its own number's tokens."""
+
+    def draw(number, count):
+        chosen = np.arange(number * count, (number + 1) * count) % len(sizes)
+        own = np.asarray(sizes)[chosen]
+        return np.repeat(np.repeat(chosen, own)[:, None], 3, axis=1).astype(np.int32), own
+
+    return draw
+
+
 def block(packing, sizes, length=LENGTH):
     """The rows of a stream's first block, and the sizes of the pieces that they hold."""
-    pieces = grain.MapDataset.source([np.full((size, 3), n, np.int32) for n, size in enumerate(sizes)]).repeat(None)
-    stream = iter(packed(pieces, packing, length, float(np.mean(sizes)), seed=1))
+    stream = iter(packed(in_turn(sizes), packing, length, float(np.mean(sizes)), seed=1))
     rows = [next(stream)]
     while stream.get_state()["parent"]["next_index"] == 0:
         rows.append(next(stream))
     # The last one read is of the second block.
-    count = max(round(256 * length / np.mean(sizes)), 1)
+    count = 256 if packing == "none" else max(round(256 * length / np.mean(sizes)), 1)
     return rows[:-1], [sizes[n % len(sizes)] for n in range(count)]
 
 
@@ -45,6 +55,16 @@ def test_a_block_holds_each_of_its_pieces_once(packing):
         assert len(rows) == len(sizes) and all(row.max() == 1 for row in segments)
     if packing == "best_fit":
         assert len(rows) <= 1.02 * sum(sizes) / LENGTH + 1
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_block_of_long_rows_takes_memory_for_its_rows_alone(packing):
+    """Of 2^22 places, 20 bytes each and what they are made of; not of a row for every document that has room there."""
+    tracemalloc.start()
+    next(iter(packed(in_turn([512]), packing, 2**14, 512.0, seed=1)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**22 * 100
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=40))

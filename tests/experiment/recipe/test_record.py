@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from rope_jax.experiment.recipe.batch import Batch
 from rope_jax.experiment.recipe.batches import batches
 from rope_jax.experiment.recipe.context import ContextHistogram
+from rope_jax.experiment.recipe.corpus import read_corpus
 from rope_jax.experiment.recipe.record import TrainedRecord
+from rope_jax.experiment.recipe.settings import RecipeConfig, SourceConfig
 from tests.experiment.recipe.texts import recipe_of, write_texts
 
 ROWS, LENGTH = 3, 12
@@ -109,3 +111,30 @@ def test_a_record_goes_on_from_what_was_written_and_adds_up_over_processes(tmp_p
     assert written["places"] == 8 * 32
     assert [(source["shortest"], source["longest"]) for source in written["sources"]] == [(1, None)] * 2
     assert 0 < written["padding"] < written["places"] - written["targets"]
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "concat", "none"])
+def test_how_often_a_source_was_read_is_recorded(tmp_path, packing):
+    """Half the targets of a source of 40 targets and one of 300."""
+    write_texts(tmp_path / "a", [11, 11, 11, 2])
+    (tmp_path / "a" / "0004.txt").write_bytes((tmp_path / "a" / "0000.txt").read_bytes())
+    write_texts(tmp_path / "b", [51] * 6)
+    sources = (SourceConfig(f"{tmp_path}/a/*.txt", shortest=3), SourceConfig(f"{tmp_path}/b/*.txt"))
+    recipe = RecipeConfig(sources, packing=packing)
+    corpus = read_corpus(recipe)
+    stream, record = batches(recipe, length=LENGTH, rows=4, corpus=corpus), TrainedRecord(recipe, corpus)
+    for _ in range(128):
+        record.add(next(stream))
+    stream.close()
+    again = TrainedRecord(recipe, corpus)
+    again.resume(json.loads(json.dumps(record.as_dict())))
+    assert again.as_dict() == record.as_dict()
+    small, large = record.as_dict()["sources"]
+    assert [small[name] for name in ("documents", "repeated", "left_out", "targets_an_epoch")] == [4, 1, 1, 40]
+    assert [large[name] for name in ("documents", "repeated", "left_out", "targets_an_epoch")] == [6, 0, 0, 300]
+    assert small["epochs"] == small["targets"] / 40 > 10 and large["epochs"] == large["targets"] / 300
+    assert abs(small["epochs"] / large["epochs"] - 300 / 40) < 1
+
+
+def test_nothing_is_said_of_a_corpus_that_is_not_given():
+    assert "epochs" not in TrainedRecord(RecipeConfig()).as_dict()["sources"][0]

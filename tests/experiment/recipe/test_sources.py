@@ -1,7 +1,7 @@
 """Where documents come from, and what is said where there are none."""
 
-import builtins
 import json
+import os
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_documents_outside_the_bounds_are_left_out_whole(tmp_path):
 
 def test_the_digest_tells_texts_and_sources_apart(tmp_path):
     for name in "ab":
-        (tmp_path / name).write_text(name)
+        (tmp_path / name).write_text(2 * name)
 
     def digest(*groups):
         return read_corpus(RecipeConfig(tuple(SourceConfig(f"{tmp_path}/{group}") for group in groups))).digest
@@ -61,22 +61,6 @@ def test_the_digest_tells_texts_and_sources_apart(tmp_path):
     assert digest("a", "b") == digests[2]
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{broken", r"`data.sources\[0\].path` must hold a JSON object a line; got .*a.jsonl:2"),
-        ("", r"a JSON object a line; got .*a.jsonl:2"),
-        ('"text"', r"`data.sources\[0\].field` must name a text in every record; got 'text' at .*a.jsonl:2, a str"),
-        ('{"body": "x"}', r"got 'text' at .*a.jsonl:2, the fields \['body'\]"),
-        ('{"text": 3}', r"got 'text' at .*a.jsonl:2, a int in it"),
-    ],
-)
-def test_a_line_that_is_no_record_is_named(tmp_path, line, said):
-    (tmp_path / "a.jsonl").write_text('{"text": "good"}\n' + line + "\n")
-    with pytest.raises(ValueError, match=said):
-        read(tmp_path / "a.jsonl")
-
-
 @pytest.mark.parametrize("path", ["absent.txt", "*.absent", "folder"])
 def test_a_path_to_nothing_raises(tmp_path, path):
     (tmp_path / "folder").mkdir()
@@ -84,42 +68,76 @@ def test_a_path_to_nothing_raises(tmp_path, path):
         read(tmp_path / path)
 
 
+@pytest.mark.parametrize("content", [b"\x89PNG\r\n\0\0", "text".encode("utf-16"), "text".encode("utf-16-le")])
+def test_what_is_no_text_is_taken_only_where_it_is_asked_for(tmp_path, content):
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(
+        ValueError, match=r"must lead to text; got .*a.txt' with \d zero bytes, which is binary, or text"
+    ):
+        read(tmp_path / "a.txt")
+    assert list(read(tmp_path / "a.txt", format="text").values()) == [content]
+
+
+def test_a_file_is_read_once_however_many_names_it_has(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "c.txt").write_bytes(b"once")
+    (tmp_path / "d.txt").symlink_to(tmp_path / "a" / "b" / "c.txt")
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    for pattern in ("**/*.txt", "**/**/*.txt"):
+        assert read(tmp_path / pattern) == {f"{tmp_path}/a/b/c.txt": b"once"}
+
+
+@pytest.mark.parametrize("pattern", ["*", "odd", "**/*"])
+def test_what_is_no_file_is_named_and_not_waited_for(tmp_path, pattern):
+    (tmp_path / "a.txt").write_bytes(b"text")
+    (tmp_path / "odd").symlink_to(tmp_path / "absent")
+    for make in (lambda: (tmp_path / "odd").symlink_to(tmp_path / "absent"), lambda: os.mkfifo(tmp_path / "odd")):
+        (tmp_path / "odd").unlink()
+        make()
+        with pytest.raises(ValueError, match=r"must lead to files; got .*odd', a link to nothing or what is no file"):
+            read(tmp_path / pattern)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (
+            ("a.jsonl.gz", "b.jsonl"),
+            r"`data.sources\[0\].path` must lead to files that are not packed; got .*a.jsonl.gz",
+        ),
+        (
+            ("a.txt", "b.JSONL"),
+            r"`data.sources\[0\].format` must be given where files are of several kinds; got \"auto\"",
+        ),
+        (
+            ("a.parquet", "b.ndjson"),
+            r"of several kinds; got \"auto\" for .*'parquet': .*a.parquet.*'jsonl': .*b.ndjson",
+        ),
+        (("a.json",), r"`data.sources\[0\].format` must be given for .json; got \"auto\" for .*a.json"),
+    ],
+)
+def test_endings_that_name_no_one_kind_are_refused(tmp_path, names, said):
+    for name in names:
+        (tmp_path / name).write_text('{"text": "a"}\n')
+    with pytest.raises(ValueError, match=said):
+        read(f"{tmp_path}/*.*")
+    assert len(read(f"{tmp_path}/*.*", format="text")) == len(names)
+    assert len(read(tmp_path / names[-1], format="jsonl")) == 1
+
+
+def test_endings_are_read_in_either_case(tmp_path):
+    (tmp_path / "a.JSONL").write_text('{"text": "a"}\n')
+    assert list(read(tmp_path / "a.JSONL").values()) == [b"a"]
+
+
+def test_an_empty_file_is_no_document(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"")
+    said = r"`data.sources\[0\]` must hold documents of 1 or more tokens; got 1 documents of 0 to 0 tokens in"
+    with pytest.raises(ValueError, match=said):
+        read_corpus(RecipeConfig((SourceConfig(f"{tmp_path}/*.txt"),)))
+
+
 def test_a_folder_of_splits_is_not_one(tmp_path):
     (tmp_path / "dataset_dict.json").write_text("{}")
     with pytest.raises(ValueError, match=r"must lead to files; got .* a folder of splits"):
         read(tmp_path)
-
-
-def test_parquet_without_datasets_names_the_cure(tmp_path, monkeypatch):
-    (tmp_path / "a.parquet").write_bytes(b"")
-    imported = builtins.__import__
-
-    def absent(name, *arguments, **keywords):
-        if name == "datasets":
-            raise ImportError(name)
-        return imported(name, *arguments, **keywords)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(
-        ImportError, match=r"needs `datasets`, which is not installed. pip install rope-jax\[datasets\]"
-    ):
-        read(tmp_path / "a.parquet")
-
-
-def test_parquet_and_saved_datasets(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    table = datasets.Dataset.from_dict({"text": ["one", "two"], "body": ["three", "four"]})
-    (tmp_path / "files").mkdir()
-    table.to_parquet(tmp_path / "files" / "a.parquet")
-    table.save_to_disk(tmp_path / "saved")
-    for path in ("files/a.parquet", "files", "saved"):
-        assert list(read(tmp_path / path, field="body").values()) == [b"three", b"four"]
-    with pytest.raises(ValueError, match=r"`data.sources.0..field` must name a text in every record"):
-        read(tmp_path / "files", field="absent")
-
-
-def test_half_a_character_in_a_record_is_named_with_its_line(tmp_path):
-    path = tmp_path / "half.jsonl"
-    path.write_text('{"text": "whole"}\n{"text": "\\ud800"}\n', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"`data\.sources\[0\]\.field` must name a text of whole .*half\.jsonl:2\."):
-        read_documents(SourceConfig(path=str(path)), "data.sources[0]")

@@ -1,4 +1,4 @@
-"""Texts of random bytes, so that a piece of one is found in no other, as files of a recipe."""
+"""Texts of random bytes but 0, so that a piece of one is found in no other, as files of a recipe."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def write_texts(folder: Path, sizes, seed=0) -> tuple[bytes, ...]:
     """A file a size, named in their order."""
     folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(seed)
-    texts = tuple(rng.integers(0, 256, size, np.uint8).tobytes() for size in sizes)
+    texts = tuple(rng.integers(1, 256, size, np.uint8).tobytes() for size in sizes)
     for number, text in enumerate(texts):
         (folder / f"{number:04d}.txt").write_bytes(text)
     return texts

@@ -49,12 +49,18 @@ def pose_positions(
     length, chunks = int(length), int(chunks)
     count = jnp.max(index, axis=1) + 1
     most = jnp.maximum((count + 1) // chunks, 1)
-    start, skip, skips = jnp.zeros_like(count), jnp.zeros_like(count), jnp.zeros_like(index)
-    for key in jax.random.split(rng, chunks - 1) if chunks > 1 else ():
+
+    def moved(before: tuple[Array, Array, Array], key: Any) -> tuple[tuple[Array, Array, Array], None]:
+        """The skips once one more chunk has its own."""
+        start, skip, skips = before
         size_key, skip_key = jax.random.split(key)
         start = start + jax.random.randint(size_key, (batch,), 1, most + 1)
         skip = jax.random.randint(skip_key, (batch,), skip, length - jnp.maximum(count, 1) + 1)
-        skips = jnp.where(index >= start[:, None], skip[:, None], skips)
+        return (start, skip, jnp.where(index >= start[:, None], skip[:, None], skips)), None
+
+    # A loop of the program: unrolled, 64 chunks would take minutes to compile.
+    none = jnp.zeros_like(count)
+    (_, _, skips), _ = jax.lax.scan(moved, (none, none, jnp.zeros_like(index)), jax.random.split(rng, chunks - 1))
     return jnp.where(index < 0, -1, index + skips)
 
 

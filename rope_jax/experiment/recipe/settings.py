@@ -17,7 +17,8 @@ class SourceConfig:
     longest: int | None = None
     """Tokens of the longest document that is kept; longer ones are left out, never cut."""
     format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
-    """Text is a document a file, the others a document a line or record; "auto" goes by the ending."""
+    """Text is a document a file, the others a document a line or record. "auto" goes by the ending, and refuses
+    what looks binary or packed."""
     field: str = "text"
     """The field of a record that holds its text."""
 

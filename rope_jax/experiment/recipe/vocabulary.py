@@ -20,7 +20,7 @@ class Vocabulary:
     """Token ids and what frames a document.
 
     Args:
-        size: ids, which are below it.
+        size: above every id.
         bos: the id in front of every document, where the tokenizer puts one there by itself.
         end: the id behind every document.
         encoding: text to ids; None for bytes.
@@ -46,7 +46,7 @@ def read_vocabulary(recipe: RecipeConfig) -> Vocabulary:
     """The vocabulary that a recipe names.
 
     Raises:
-        ValueError: no tokenizer there, or an end token that it does not have.
+        ValueError: no tokenizer there, a damaged file beside it, or an end token that it does not have.
 
     Example:
         >>> read_vocabulary(RecipeConfig()).size
@@ -62,7 +62,10 @@ def read_vocabulary(recipe: RecipeConfig) -> Vocabulary:
             f"`data.tokenizer` must be a folder with a {FILE}, or that file; got {recipe.tokenizer!r}, where none is. "
             "Name the folder of a checkpoint, or leave it out to read bytes."
         )
-    encoding = encoding_of(tokenizer, tokenizer.get_vocab_size())
+    # What a document writes out is text, whatever it looks like: <s> is a tag of HTML as well.
+    tokenizer.encode_special_tokens = True
+    # A vocabulary may have gaps.
+    encoding = encoding_of(tokenizer, max(tokenizer.get_vocab().values(), default=-1) + 1)
     name = closing if recipe.end_token == "auto" else recipe.end_token
     end = None if name in (None, "none") else tokenizer.token_to_id(name)
     if name not in (None, "none") and end is None:
@@ -88,8 +91,25 @@ def _closing(folder: Path) -> str | None:
     for name in ROLES:
         path = folder / name
         if path.is_file():
-            token = json.loads(path.read_text(encoding="utf-8")).get("eos_token")
-            found: str | None = token.get("content") if isinstance(token, dict) else token
+            found = _end_token(path)
             if found is not None:
                 return found
     return None
+
+
+def _end_token(path: Path) -> str | None:
+    """The text of the end token that a file names."""
+    try:
+        roles = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"`data.tokenizer` must lie beside a whole {path.name}; got {path}: {error}. Fetch it again."
+        ) from None
+    token = roles.get("eos_token") if isinstance(roles, dict) else roles
+    found = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(roles, dict) or not isinstance(found, str | None):
+        raise ValueError(
+            f"`data.tokenizer` must lie beside a {path.name} whose eos_token is a text; got {found!r} in {path}. "
+            "Correct it there."
+        )
+    return found

@@ -44,7 +44,7 @@ class Feed:
     ) -> None:
         stage = config.stages[index]
         recipe = stage.data or config.data
-        self.record = TrainedRecord(recipe)
+        self.record = TrainedRecord(recipe, corpus)
         self.seconds = 0.0
         self._order, self._sharding = config.compute.context_order, batch_sharding(mesh)
         self._shards = dict(mesh.shape)["context"]

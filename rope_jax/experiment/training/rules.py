@@ -139,8 +139,9 @@ def _stage(config: RunConfig, index: int, stage: StageConfig) -> None:
         _require(stage.factor >= 1, f"{path}.factor", "be at least 1", stage.factor, "Leave it out.")
     data = stage.data or config.data
     check_recipe(data)
-    same = data.tokenizer == config.data.tokenizer
-    _require(same, f"{path}.data.tokenizer", "be that of the run", data.tokenizer, "Leave it out.")
+    for name in ("tokenizer", "end_token"):
+        own, whole = getattr(data, name), getattr(config.data, name)
+        _require(own == whole, f"{path}.data.{name}", f"be that of the run, {whole!r}", own, "Leave it out.")
     if stage.pose_target is not None:
         rule = "be at least the length, and go with data.pose_chunks"
         holds = stage.pose_target >= stage.length and data.pose_chunks > 0

@@ -210,7 +210,8 @@ def _vocab(run: Run, tokens: int) -> int:
     """Rows of the embedding."""
     config, published = run.config, run.subject.published
     if published is not None:
-        if published.vocab < tokens:
+        # Its own may number tokens that no text has, such as that of an image, beyond the rows.
+        if config.data.tokenizer and published.vocab < tokens:
             raise ValueError(
                 f"`data.tokenizer` must give ids below the {published.vocab} rows of the checkpoint's embedding; got "
                 f"{tokens} tokens. Leave it out to use the checkpoint's own."

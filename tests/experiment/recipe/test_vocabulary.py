@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rope_jax.experiment.recipe.batches import batches
+from rope_jax.experiment.recipe.corpus import read_corpus
 from rope_jax.experiment.recipe.settings import RecipeConfig, SourceConfig
 from rope_jax.experiment.recipe.vocabulary import read_vocabulary
 from tests.experiment.recipe.texts import segments_of
@@ -114,3 +115,25 @@ def test_a_gguf_file_brings_its_tokenizer_and_its_end_token(tmp_path):
     stream.close()
     assert segment[0].tolist() == [0, 2, 3, 3, 2, 1]
     assert read_vocabulary(RecipeConfig(sources, tokenizer=str(path), end_token="none")).end is None
+
+
+def test_what_a_document_writes_out_is_text(folder, tmp_path):
+    """A tag of HTML may look like the token that opens every document."""
+    (tmp_path / "a.txt").write_text("a<s>b</s>")
+    (source,) = read_corpus(RecipeConfig((SourceConfig(str(tmp_path / "a.txt")),), tokenizer=str(folder))).sources
+    assert source.documents[0].tokens.tolist() == [FIRST + ord(letter) for letter in "a<s>b</s>"]
+
+
+@pytest.mark.parametrize("roles", ["{", "[]", '{"eos_token": 2}', '{"eos_token": {"content": 2}}'])
+def test_a_damaged_file_beside_the_tokenizer_is_named(folder, tmp_path, roles):
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(roles)
+    with pytest.raises(ValueError, match=r"`data\.tokenizer` must lie beside a .*tokenizer_config\.json.*; got"):
+        read_vocabulary(RecipeConfig(tokenizer=str(tmp_path)))
+
+
+def test_the_size_of_a_vocabulary_with_gaps_is_above_all_its_ids(tmp_path):
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.WordLevel({"a": 0, "b": 900}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
+    assert read_vocabulary(RecipeConfig(tokenizer=str(tmp_path))).size == 901

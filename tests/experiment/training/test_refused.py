@@ -49,6 +49,10 @@ REFUSED = {
         lambda c: staged(c, 1, data=recipe(c, buckets=(7,))),
         "`data.buckets` must hold divisors of the 256 tokens",
     ),
+    "an end token of a stage's own": (
+        lambda c: staged(c, 1, data=recipe(c, end_token="none")),
+        "`stages[1].data.end_token` must be that of the run, 'auto'; got 'none'",
+    ),
     "more chunks than tokens": (
         lambda c: staged(c, 1, data=recipe(c, pose_chunks=300), pose_target=64),
         "`data.pose_chunks` must be at most the 32 tokens",
@@ -83,7 +87,7 @@ def toml_of(config):
     for index, stage in enumerate(config.stages):
         if stage.data is not None:
             blocks[index + 1] += f"[stages.data]\nbuckets = {list(stage.data.buckets)}\n"
-            blocks[index + 1] += f"pose_chunks = {stage.data.pose_chunks}\n"
+            blocks[index + 1] += f'pose_chunks = {stage.data.pose_chunks}\nend_token = "{stage.data.end_token}"\n'
     return "[[stages]]\n".join(blocks)
 
 

@@ -61,6 +61,8 @@ def test_the_record_says_what_each_stage_saw(finished):
         seen = stage["trained_on"]
         assert sum(seen["context"].values()) == seen["targets"] <= seen["places"] - seen["padding"]
         assert seen["sources"][0]["achieved"] == 1.0
+        held = seen["sources"][0]
+        assert held["documents"] > 1 and held["epochs"] == held["targets"] / held["targets_an_epoch"] > 0
     assert reach["trained_on"] is None
     assert list(base["evaluation"]) == ["16"]
     assert list(reach["evaluation"]) == ["16", "64"]

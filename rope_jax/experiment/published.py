@@ -106,6 +106,32 @@ class Checkpoint:
         """Its weights, as the decoder's parameters."""
         return nnx.split(self._pretrained.decoder)[1]
 
+    @cached_property
+    def _opened(self) -> Any:
+        from rope_jax.huggingface.weights.checkpoint import open_checkpoint
+
+        return open_checkpoint(self.source)
+
+    def _tuned(self, decoder: nn.Decoder, rope: ModelRope) -> Any:
+        from rope_jax.huggingface import weights
+
+        return weights.Pretrained(decoder, rope, self._opened.tokenizer, self._opened.outline.config, self.source)
+
+    def check_saved(self, rope: ModelRope) -> None:
+        """Refuses settings that weights could be tuned with and not be saved with; before any are.
+
+        Args:
+          rope: from `exported_rope`.
+
+        Raises:
+          ValueError: a configuration of the checkpoint's model type cannot state them.
+        """
+        from rope_jax.huggingface.weights.saved_config import saved_config
+
+        shape = self._opened.outline.decoder_config
+        decoder = nnx.eval_shape(lambda: nn.Decoder(shape, rngs=nnx.Rngs(0)))
+        saved_config(self._tuned(decoder, rope), "float32", 5)
+
     def save(self, params: PyTree, rope: ModelRope, folder: Path) -> None:
         """Writes tuned weights with the settings they were tuned with, in the form of the checkpoint.
 
@@ -115,11 +141,7 @@ class Checkpoint:
           folder: made anew.
         """
         from rope_jax.huggingface import weights
-        from rope_jax.huggingface.weights.checkpoint import open_checkpoint
 
-        opened = open_checkpoint(self.source)
-        shape = opened.outline.decoder_config
+        shape = self._opened.outline.decoder_config
         graphdef, _ = nnx.split(nnx.eval_shape(lambda: nn.Decoder(shape, rngs=nnx.Rngs(0))))
-        decoder = nnx.merge(graphdef, params)
-        tuned = weights.Pretrained(decoder, rope, opened.tokenizer, opened.outline.config, self.source)
-        weights.save_pretrained(tuned, folder)
+        weights.save_pretrained(self._tuned(nnx.merge(graphdef, params), rope), folder)

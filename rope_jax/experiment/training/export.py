@@ -42,7 +42,8 @@ def check_exportable(run: Run) -> None:
         _check_llama(config)
     index = last_trained(config)
     try:
-        to_huggingface(trained_rope(run))
+        rope = trained_rope(run)
+        to_huggingface(rope) if run.checkpoint is None else run.checkpoint.check_saved(rope)
     except (ValueError, TypeError) as error:
         raise ValueError(f"`export` must be false with the method of stages[{index}]; got true: {error}") from error
 

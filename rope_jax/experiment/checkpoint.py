@@ -130,7 +130,7 @@ class Checkpoints:
         latest = self.latest
         if latest is not None and step <= latest:
             raise ValueError(f"`step` must be above the last saved one, {latest}; got {step}. Use another folder.")
-        note = {"meta": dict(meta), "leaves": {name: _leaves(item) for name, item in items.items()}}
+        note = {"step": step, "meta": dict(meta), "leaves": {name: _leaves(item) for name, item in items.items()}}
         if wait:
             self._checkpointer.save_checkpointables(step, dict(items), force=True, custom_metadata=note)
         else:
@@ -164,6 +164,9 @@ class Checkpoints:
     def _note(self, step: int) -> dict[str, Any]:
         with self._whole(step):
             note = self._checkpointer.checkpointables_metadata(step).custom_metadata
+            # Those of before this was written down have no step.
+            if note.get("step", step) != step:
+                raise ValueError(f"it holds step {note['step']}")
             return {"meta": note["meta"], "leaves": note["leaves"]}
 
     @contextmanager

@@ -45,13 +45,16 @@ def export(write: Callable[[Path], None], folder: Path) -> Path:
     """Writes a folder whole or not at all; one that is there already is kept.
 
     Args:
-      write: fills the empty folder that it is given.
+      write: makes the folder that it is given.
       folder: where the result lies in the end.
     """
     if folder.is_dir():
         return folder
-    draft = folder.with_name(f".{folder.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.parent.mkdir(parents=True, exist_ok=True)
-    write(draft)
-    return draft.rename(folder)
+    # In a folder of its own, since a kill may leave more behind than the draft itself.
+    drafts = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(drafts, ignore_errors=True)
+    drafts.mkdir(parents=True)
+    write(drafts / folder.name)
+    written = (drafts / folder.name).rename(folder)
+    drafts.rmdir()
+    return written

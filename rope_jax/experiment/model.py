@@ -82,11 +82,14 @@ class Subject:
             raise ValueError(f"{entry} must choose layers that the model has; {got} {missing}. Drop `@ {layers}`.")
         if self.edited(layers) or (scales and layers != "auto"):
             return
-        which = {"auto": " whose window exceeds train.length", "all": ""}.get(layers, f" among the {layers} ones")
-        raise ValueError(
-            f"{entry} must reach a rotated layer{which}; {got} one. "
-            "Leave a group of model.pattern out of windows and no_rope."
-        )
+        which = {"auto": " whose window exceeds the trained length", "all": ""}.get(layers, f" among the {layers} ones")
+        if layers == "auto" and self.edited("all"):
+            cure = "Write `@ all` behind it to edit layers within their windows."
+        elif self.published is None:
+            cure = "Leave a group of model.pattern out of no_rope."
+        else:
+            cure = "Choose other layers, or another checkpoint."
+        raise ValueError(f"{entry} must reach a rotated layer{which}; {got} one. {cure}")
 
     def composed(self, transform: Callable[..., FrequencySchedule], layers: Layers = "auto") -> ModelRope | None:
         """The model's rotary settings with a method on top of its own in every group that it edits."""

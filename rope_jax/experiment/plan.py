@@ -10,10 +10,9 @@ from rope_jax.experiment.config import ExperimentConfig
 from rope_jax.experiment.export import exported_rope
 from rope_jax.experiment.methods import Method, parse_method
 from rope_jax.experiment.model import Schedules, Subject
-from rope_jax.experiment.published import subject_of
+from rope_jax.experiment.published import Checkpoint, subject_of
 from rope_jax.experiment.results import cell_key
 from rope_jax.experiment.train import base_stage, tuning_stage
-from rope_jax.huggingface import to_huggingface
 from rope_jax.schedule import FrequencySchedule
 
 PLAIN = parse_method("Identity()")
@@ -103,7 +102,9 @@ def plan(config: ExperimentConfig, subject: Subject | None = None) -> list[Cell]
             cell.schedules(config, subject)
             cell.scoring(config, subject)
             if config.finetune.export and cell.metric == "training":
-                to_huggingface(exported_rope(subject, cell.tuned_transform(config), cell.calls.layers))
+                rope = exported_rope(subject, cell.tuned_transform(config), cell.calls.layers)
+                reached = config.train.length * config.finetune.multiple
+                Checkpoint(config, subject).check_saved(rope, reached=reached)
         except (TypeError, ValueError, OverflowError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"{_entry(config, cell)}: {error}") from error

@@ -107,6 +107,37 @@ class Checkpoint:
         """Its weights, as the decoder's parameters."""
         return nnx.split(self._pretrained.decoder)[1]
 
+    @cached_property
+    def _opened(self) -> Any:
+        from rope_jax.huggingface.weights.checkpoint import open_checkpoint
+
+        return open_checkpoint(self.source)
+
+    def _tuned(self, decoder: nn.Decoder, rope: ModelRope, reached: int) -> Any:
+        """The model that is to be saved."""
+        from rope_jax.huggingface import to_huggingface, weights
+
+        outline = self._opened.outline
+        raw = dict(outline.config)
+        if set(_rope_types(to_huggingface(rope))) <= {"default"}:
+            raw["max_position_embeddings"] = max(reached, outline.trained_length)
+        return weights.Pretrained(decoder, rope, self._opened.tokenizer, raw, self.source)
+
+    def check_saved(self, rope: ModelRope, *, reached: int) -> None:
+        """Refuses settings that weights could be tuned with and not be saved with; before any are.
+
+        Args:
+          rope, reached: as in `save`.
+
+        Raises:
+          ValueError: a configuration of the checkpoint's model type cannot state them.
+        """
+        from rope_jax.huggingface.weights.saved_config import saved_config
+
+        shape = self._opened.outline.decoder_config
+        decoder = nnx.eval_shape(lambda: nn.Decoder(shape, rngs=nnx.Rngs(0)))
+        saved_config(self._tuned(decoder, rope, reached), "float32", 5)
+
     def save(self, params: PyTree, rope: ModelRope, folder: Path, *, reached: int) -> None:
         """Writes tuned weights with the settings they were tuned with, in the form of the checkpoint.
 
@@ -119,18 +150,11 @@ class Checkpoint:
           folder: made anew.
           reached: the longest length in tokens that they were tuned at.
         """
-        from rope_jax.huggingface import to_huggingface, weights
-        from rope_jax.huggingface.weights.checkpoint import open_checkpoint
+        from rope_jax.huggingface import weights
 
-        opened = open_checkpoint(self.source)
-        shape = opened.outline.decoder_config
+        shape = self._opened.outline.decoder_config
         graphdef, _ = nnx.split(nnx.eval_shape(lambda: nn.Decoder(shape, rngs=nnx.Rngs(0))))
-        decoder = nnx.merge(graphdef, params)
-        raw = dict(opened.outline.config)
-        if set(_rope_types(to_huggingface(rope))) <= {"default"}:
-            raw["max_position_embeddings"] = max(reached, opened.outline.trained_length)
-        tuned = weights.Pretrained(decoder, rope, opened.tokenizer, raw, self.source)
-        weights.save_pretrained(tuned, folder)
+        weights.save_pretrained(self._tuned(nnx.merge(graphdef, params), rope, reached), folder)
 
 
 def _rope_types(fields: Any) -> Iterator[str]:

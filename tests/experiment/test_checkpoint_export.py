@@ -1,19 +1,22 @@
 """A checkpoint tuned in a sweep, and what comes back from it in Hugging Face form."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rope_jax import YaRN
-from rope_jax.experiment.config import FinetuneConfig, SweepConfig
+from rope_jax.experiment.config import FinetuneConfig, ModelConfig, SweepConfig
 from rope_jax.experiment.measure import Laboratory
+from rope_jax.experiment.plan import plan
 from rope_jax.experiment.progress import Reporter
 from rope_jax.experiment.results import read_results
 from rope_jax.experiment.sweep import Sweep
 from rope_jax.huggingface import weights
 from tests.experiment.tiny import run
 from tests.experiment.vocabularies import config_for, parameters
+from tests.huggingface.weights.families import random_model
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,15 @@ def test_what_no_configuration_states_is_not_tuned_for_export(tmp_path):
     with pytest.raises(ValueError, match=r"^`finetune.methods.0.`, Drop\(\): .*frequency of 0 at pair 0"):
         Sweep(config_for(tmp_path, finetune=tuning))
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_the_form_of_the_checkpoint_cannot_state_is_not_tuned_for_export(tmp_path):
+    config = config_for(tmp_path)
+    weights.save_pretrained(random_model("gemma2", hidden_size=32), tmp_path / "windows")
+    tuning = FinetuneConfig(steps=3, multiple=2, warmup=1, methods=("YaRN()",), export=True)
+    model = ModelConfig(checkpoint=str(tmp_path / "windows"))
+    with pytest.raises(ValueError, match=r"^`finetune.methods.0.`, YaRN\(\): `rope` must turn all layers alike"):
+        plan(replace(config, model=model, finetune=tuning))
 
 
 def test_tuning_rows_count_what_was_tuned_on(tuned):

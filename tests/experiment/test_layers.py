@@ -112,7 +112,9 @@ def test_refuses_what_is_no_choice(text, message):
         ("YaRN() @ full", {"windows": {"L": 4, "G": 4}}, "without a layer that sees the whole past"),
         ("YaRN() @ full", {"no_rope": ("G",)}, "reach a rotated layer among the full ones; got 'YaRN.. @ full'"),
         ("SelfExtend() @ full", {"no_rope": ("G",)}, "reach a rotated layer among the full ones"),
-        ("LogN()", {"no_rope": ("G",)}, "reach a rotated layer whose window exceeds train.length"),
+        ("LogN()", {"no_rope": ("G",)}, "reach a rotated layer whose window exceeds the trained length"),
+        ("YaRN()", {"windows": {"L": 4, "G": 4}}, "Write `@ all` behind it"),
+        ("YaRN()", {"no_rope": ("G", "L")}, "Leave a group of model.pattern out of no_rope"),
     ],
 )
 def test_a_plan_refuses_layers_that_are_not_there(config, method, changes, message):

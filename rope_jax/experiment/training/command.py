@@ -97,16 +97,17 @@ def _train(run: Run) -> int:
     from rope_jax.experiment.training.export import FOLDER, export_run
     from rope_jax.experiment.training.run import train
     from rope_jax.experiment.training.session import Session
+    from rope_jax.experiment.training.signals import leaves_with, leaving
 
     config = run.config
-    with Session(run) as session:
+    with Session(run) as session, leaving(session):
         outcome = train(session)
         if outcome.stopped is not None:
             name = signal.Signals(outcome.stopped).name
             session.metrics.say(
                 f"stopped by {name} after step {outcome.step} of {config.steps}; the same command goes on from there"
             )
-            return INTERRUPTED if outcome.stopped == signal.SIGINT else 0
+            return leaves_with(outcome.stopped)
         if config.export:
             exported = export_run(run, outcome.state["params"], session.vocab, session.folder / FOLDER)
             session.metrics.say(f"exported to {exported}")

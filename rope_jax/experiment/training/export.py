@@ -27,6 +27,11 @@ def last_trained(config: RunConfig) -> int:
     return max(index for index, stage in enumerate(config.stages) if stage.steps)
 
 
+def reached(run: Run) -> int:
+    """The longest length that the weights are trained at."""
+    return max(stage.pose_target or stage.length for stage in run.config.stages if stage.steps)
+
+
 def check_exportable(run: Run) -> None:
     """Refuses `export` for a model that no configuration describes.
 
@@ -42,7 +47,8 @@ def check_exportable(run: Run) -> None:
         _check_llama(config)
     index = last_trained(config)
     try:
-        to_huggingface(trained_rope(run))
+        rope = trained_rope(run)
+        to_huggingface(rope) if run.checkpoint is None else run.checkpoint.check_saved(rope, reached=reached(run))
     except (ValueError, TypeError) as error:
         raise ValueError(f"`export` must be false with the method of stages[{index}]; got true: {error}") from error
 
@@ -97,8 +103,7 @@ def export_run(run: Run, params: PyTree, vocab: int, folder: Path) -> Path:
         return folder
     rope, checkpoint = trained_rope(run), run.checkpoint
     if checkpoint is not None:
-        reached = max(stage.pose_target or stage.length for stage in run.config.stages if stage.steps)
-        return export(lambda draft: checkpoint.save(whole, rope, draft, reached=reached), folder)
+        return export(lambda draft: checkpoint.save(whole, rope, draft, reached=reached(run)), folder)
     return export(lambda draft: _save_llama(run.config, whole, rope, vocab, draft), folder)
 
 

@@ -64,6 +64,8 @@ class StageLoop:
         """
         if not self.stage.steps:
             self.session.finish_stage(self.index, state, step, None)
+            if self.index + 1 < len(self.config.stages) and self._stops(step):
+                raise Stopped(step, state)
             return state, step
         with Feed(self.config, self.index, self.session.mesh, self.session.text.corpora[self.index], resumed) as feed:
             schedules = trained_schedules(self.session.run, self.index, state)
@@ -72,6 +74,7 @@ class StageLoop:
             while step < self.end:
                 batch = next(feed)
                 state, metrics = self.step(state, schedules, batch)
+                self.session.stepping = True
                 step += 1
                 self._pending.append(metrics)
                 if step == first:

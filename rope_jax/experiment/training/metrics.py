@@ -99,9 +99,25 @@ class Metrics:
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics file."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return [json.loads(line) for line in text.split("\n")[:-1] if line]
+    """The whole lines of a metrics file.
+
+    Raises:
+      ValueError: one that ends is none that a run has written.
+    """
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+    return [_line(line, f"line {number} of {path}") for number, line in enumerate(lines, 1) if line]
+
+
+def _line(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not (isinstance(found, dict) and {"kind", "step", "stage"} <= found.keys()):
+        raise ValueError(
+            f"`metrics` must be lines of JSON, each with kind, step and stage; got {line[:40]!r} in {where}. Delete it."
+        )
+    return found
 
 
 def _numbers(values: Mapping[str, Any], prefix: str) -> list[tuple[str, float]]:

@@ -172,7 +172,20 @@ def _turning(run: Run, index: int, stage: StageConfig) -> None:
         if str(error).startswith(f"`{path}."):
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"`{path}.transform`, {stage.transform}: {error}") from error
+        raise kind(f"`{path}.transform`, {stage.transform}: {error}{_own_method(run)}") from error
+
+
+def _own_method(run: Run) -> str:
+    """What a method of a stage stands on top of, in words."""
+    specs = {} if run.subject.own_rope is None else run.subject.own_rope.specs
+    kinds = dict.fromkeys(type(spec.transform).__name__ for spec in specs.values() if spec is not None)
+    own = [kind for kind in kinds if kind != "Identity"]
+    if not own:
+        return ""
+    return (
+        f" The checkpoint has been edited by {' and '.join(own)} already, which a stage comes on top of; for a stage "
+        "in its place, take the rope scaling out of the config.json."
+    )
 
 
 def _bent(inv_freq: Any) -> Any:

@@ -1,16 +1,12 @@
 """A run from its start, or from where it was left, to its end or to a signal."""
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any
 
 import jax
 
 from rope_jax.experiment.training.loop import StageLoop, Stopped
 from rope_jax.experiment.training.session import Session
+from rope_jax.experiment.training.signals import noted
 from rope_jax.experiment.training.step import State
 from rope_jax.experiment.training.transitions import entered
 
@@ -31,7 +27,7 @@ def train(session: Session) -> Outcome:
       FloatingPointError: a loss or the weights are not finite; the last good checkpoint is named.
     """
     config = session.config
-    with jax.set_mesh(session.mesh), _signals(session):
+    with jax.set_mesh(session.mesh), noted(session):
         state, point = session.begin()
         step = point.step
         for index in range(point.stage, len(config.stages)):
@@ -44,22 +40,5 @@ def train(session: Session) -> Outcome:
                 session.checkpoints.wait()
                 return Outcome(stopped.step, session.signal, stopped.state)
         session.checkpoints.wait()
+        session.stepping = False
         return Outcome(step, None, state)
-
-
-@contextmanager
-def _signals(session: Session) -> Iterator[None]:
-    """SIGTERM and SIGINT let the step in progress end; the second one of a kind acts as it always does."""
-    handlers: dict[int, Any] = {}
-
-    def note(number: int, frame: FrameType | None) -> None:
-        session.signal = number
-        signal.signal(number, handlers[number])
-
-    for known in (signal.SIGTERM, signal.SIGINT):
-        handlers[known] = signal.signal(known, note)
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

@@ -14,6 +14,7 @@ from rope_jax import nn
 from rope_jax.experiment.checkpoint import Checkpoints, check_space
 from rope_jax.experiment.training.config import bearing, check_same
 from rope_jax.experiment.training.evaluation import HeldOut
+from rope_jax.experiment.training.export import FOLDER as EXPORT
 from rope_jax.experiment.training.folder import locked, make_folder
 from rope_jax.experiment.training.guard import check_numbers
 from rope_jax.experiment.training.metrics import Metrics
@@ -79,12 +80,15 @@ class Session:
         try:
             self.checkpoints = Checkpoints(self.folder / "checkpoints", keep=saves.keep, keep_every=saves.keep_every)
             self._meta = self._resumable()
+            self._check_export()
         except BaseException:
             self._unlock()
             raise
         self.metrics = Metrics(self.folder, config, writes=jax.process_index() == 0)
         self.seen: dict[str, dict[str, Any]] = dict(self._meta["seen"]) if self._meta else {}
         self.signal: int | None = None
+        self.stepping = False
+        """Whether steps have been done that no checkpoint may hold yet."""
 
     def __enter__(self) -> "Session":
         return self
@@ -115,6 +119,11 @@ class Session:
     def parameters(self) -> int:
         """Weights of the model."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract["params"]))
+
+    @property
+    def saved(self) -> int:
+        """The step that the run would go on from."""
+        return self.checkpoints.latest or 0
 
     def save(self, state: State, point: Point, *, wait: bool = False) -> None:
         """A checkpoint of a state that stands at a point."""
@@ -186,6 +195,15 @@ class Session:
                 "Restore it, or give the run another name."
             )
         return {**meta, "step": step}
+
+    def _check_export(self) -> None:
+        """An export that is there already must be that of the end of this run, or it would pass for it."""
+        there, step = self.folder / EXPORT, self._meta["step"] if self._meta else 0
+        if there.exists() and not 0 < step == self.config.steps:
+            raise FileExistsError(
+                f"`output` must hold no export before the last step, {self.config.steps}; got {there} at step {step}. "
+                "It is of other weights: move it away, or give the run another name."
+            )
 
     def begin(self) -> tuple[State, Point]:
         """The state to go on from, and where it stands; metrics of what is done again are dropped."""

@@ -10,9 +10,7 @@ from rope_jax.experiment.methods import Method, parse_method
 from rope_jax.experiment.model import Subject
 from rope_jax.experiment.training.frequencies import Schedules
 from rope_jax.experiment.training.start import Run, rebased
-from rope_jax.scaling import chain
 from rope_jax.schedule import FrequencySchedule
-from rope_jax.spec import RopeSpec
 
 
 def theta_set(run: Run, index: int) -> float | None:
@@ -104,15 +102,22 @@ def stage_schedules(
     length = stage.length if length is None else length
     if learned is None or subject.rope is None:
         return subject.schedules(transform, length=length, layers=method.layers)
-    edited = subject.composed(transform, method.layers)
-    assert edited is not None  # there is a rope
+    reached = subject.edited(method.layers)
     return {
-        group: None if spec is None else _on_learned(spec, learned[group], length)
-        for group, spec in edited.specs.items()
+        group: None
+        if own is None
+        else _on_learned(own, learned[group], transform if group in reached else None, length)
+        for group, own in subject.rope.schedules(length).items()
     }
 
 
-def _on_learned(spec: RopeSpec, logarithm: jax.Array | np.ndarray, length: int) -> FrequencySchedule:
-    """What a group's method makes of learned frequencies."""
-    base = FrequencySchedule.of(np.exp(np.asarray(logarithm, np.float64)))
-    return chain(spec.transform)(base, length=length)
+def _on_learned(
+    own: FrequencySchedule,
+    logarithm: jax.Array | np.ndarray,
+    transform: Callable[..., FrequencySchedule] | None,
+    length: int,
+) -> FrequencySchedule:
+    """What a stage's method makes of learned frequencies, which the model's own method has edited already."""
+    exact = FrequencySchedule.of(np.exp(np.asarray(logarithm, np.float64)))
+    base = exact.replace(attention_scale=own.attention_scale)
+    return base if transform is None else transform(base, length=length)

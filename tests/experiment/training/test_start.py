@@ -155,6 +155,25 @@ def without_tokenizer(folder: Path) -> str:
     return source
 
 
+def test_what_was_learned_has_been_edited_by_the_method_of_the_checkpoint_already(tmp_path):
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    source = write_checkpoint(tmp_path / "model", rope_scaling=scaling)
+    stages = (
+        StageConfig("learn", 32, 4, learnable=True),
+        StageConfig("kept", 32, 4),
+        StageConfig("halved", 64, 4, transform="PositionInterpolation()"),
+    )
+    run = open_run(run_config(tmp_path, model=ModelConfig(checkpoint=source), stages=stages))
+    (own,) = (stage_schedules(run, 0) or {}).values()
+    assert own is not None and own.attention_scale > 1.1
+    learned = {"all": np.log(own.float64()) + np.array([0.1, -0.2, 0.3, 0.0])}
+    for index, factor in ((1, 1), (2, 2)):
+        (made,) = (stage_schedules(run, index, learned=learned) or {}).values()
+        assert made is not None
+        np.testing.assert_allclose(made.float64(), np.exp(learned["all"]) / factor, rtol=1e-12)
+        assert made.attention_scale == own.attention_scale
+
+
 REFUSED = {
     "no such folder": (lambda f: "nothing/here", {}, "`model.checkpoint`, nothing/here: "),
     "a shape beside it": (
@@ -178,6 +197,19 @@ def test_a_checkpoint_that_cannot_be_trained_on_is_refused_in_one_line(case, tmp
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("family", ["gemma2", "qwen2"])
+def test_what_the_form_of_the_checkpoint_cannot_state_is_refused_before_the_first_step(family, tmp_path):
+    """Some layers stretched and others not, where the model type has one rotary setting for all."""
+    weights.save_pretrained(random_model(family, hidden_size=32), tmp_path / "model")
+    stages = (StageConfig("stretched", 64, 6, transform="YaRN()"),)
+    config = from_checkpoint(tmp_path, str(tmp_path / "model"), stages=stages)
+    with pytest.raises(ValueError, match=r"^`export` must be false with the method of stages\[0\]; got true: `rope` "):
+        open_run(config)
+    together = dataclasses.replace(stages[0], transform="YaRN() @ all")
+    assert open_run(dataclasses.replace(config, stages=(together,))).config.export
+    assert open_run(dataclasses.replace(config, export=False)).starts_trained
+
+
 def test_settings_that_a_checkpoint_leaves_no_choice_of(tmp_path):
     source = write_checkpoint(tmp_path / "model")
     with pytest.raises(ValueError, match=r"`vocab` must be left out with model\.checkpoint"):
@@ -186,6 +218,10 @@ def test_settings_that_a_checkpoint_leaves_no_choice_of(tmp_path):
     raised = (StageConfig("raised", 32, 4, theta=1e6),)
     with pytest.raises(ValueError, match=r"`stages\[0\]\.theta` must be left out where layer groups have bases"):
         open_run(run_config(tmp_path, model=ModelConfig(checkpoint=str(tmp_path / "gemma3")), stages=raised))
+    scaling = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}
+    stretched = write_checkpoint(tmp_path / "yarn", rope_scaling=scaling)
+    with pytest.raises(ValueError, match=r"YaRN\(\): .* has been edited by YaRN already, .* take the rope scaling out"):
+        open_run(from_checkpoint(tmp_path, stretched))
     wide = write_checkpoint(tmp_path / "wide", vocab_size=VOCAB + 40)
     narrow = from_checkpoint(tmp_path, str(tmp_path / "gemma3"), export=False)
     narrow = dataclasses.replace(narrow, data=dataclasses.replace(narrow.data, tokenizer=wide))

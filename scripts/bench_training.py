@@ -74,7 +74,7 @@ def by_engine(session: Session, feed: Feed) -> Callable[[], Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", metavar="CONFIG.toml")
-    parser.add_argument("--rounds", type=int, default=5, help="of both forms in turn, each of 10 steps")
+    parser.add_argument("--rounds", type=int, default=5, help="of both forms in turn, each of 10 steps; default 5")
     words, overrides = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
         run = load_run(words.config, ["--output", folder, "--log.no-tensorboard", *overrides])

@@ -56,7 +56,7 @@ class StageConfig:
     transform: str = "Identity()"
     """A scaling method on top of the base, as sweeps write them: "YaRN()", "chain(NTKAware(), Resonance())"."""
     factor: float | None = None
-    """Of the method; left out: length (or pose_target) / original_length."""
+    """Of the method; left out: length (or pose_target) / original_length. On top of a checkpoint's own method."""
     original_length: int | None = None
     """Of the method; left out: the longest length trained before this stage, that of a checkpoint among them.
     In a first stage without a checkpoint, its own."""
@@ -74,7 +74,8 @@ class StageConfig:
     optimizer: Literal["kept", "reset"] = "kept"
     """What becomes of the moments of the stage before."""
     learnable: bool = False
-    """Train the frequencies too: the logarithm of inv_freq. Later stages build on what was learned."""
+    """Train the frequencies too: the logarithm of inv_freq. Later stages build on what was learned, but on no
+    temperature: where the method has one, repeat it in theirs."""
     pose_target: int | None = None
     """The length that positions are drawn from with data.pose_chunks (PoSE); left out: the stage's own."""
 

@@ -116,11 +116,13 @@ class Checkpoint:
     def _tuned(self, decoder: nn.Decoder, rope: ModelRope, reached: int) -> Any:
         """The model that is to be saved."""
         from rope_jax.huggingface import to_huggingface, weights
+        from rope_jax.huggingface.weights.shape import TRAINED
 
         outline = self._opened.outline
-        raw = dict(outline.config)
-        if set(_rope_types(to_huggingface(rope))) <= {"default"}:
-            raw["max_position_embeddings"] = max(reached, outline.trained_length)
+        length = max(reached, outline.trained_length)
+        raw = dict(outline.config) | {TRAINED: length}
+        if all(_says_the_original(settings) for settings in _settings(to_huggingface(rope))):
+            raw["max_position_embeddings"] = length
         return weights.Pretrained(decoder, rope, self._opened.tokenizer, raw, self.source)
 
     def check_saved(self, rope: ModelRope, *, reached: int) -> None:
@@ -141,8 +143,8 @@ class Checkpoint:
     def save(self, params: PyTree, rope: ModelRope, folder: Path, *, reached: int) -> None:
         """Writes tuned weights with the settings they were tuned with, in the form of the checkpoint.
 
-        Its longest position becomes the length reached where no method stretches a shorter one: nothing else would say
-        what the weights were trained on.
+        Its configuration states the longest length that the weights were trained at, of which its longest position is
+        another name where no method counts from that.
 
         Args:
           params: the weights.
@@ -157,9 +159,14 @@ class Checkpoint:
         weights.save_pretrained(self._tuned(nnx.merge(graphdef, params), rope, reached), folder)
 
 
-def _rope_types(fields: Any) -> Iterator[str]:
-    """The rope type of every layer group of a configuration."""
+def _settings(fields: Any) -> Iterator[Mapping[str, Any]]:
+    """The rope settings of every layer group of a configuration."""
     if isinstance(fields, Mapping):
-        yield from (fields["rope_type"],) if "rope_type" in fields else ()
+        yield from (fields,) if "rope_type" in fields else ()
         for inner in fields.values():
-            yield from _rope_types(inner)
+            yield from _settings(inner)
+
+
+def _says_the_original(settings: Mapping[str, Any]) -> bool:
+    """Whether readers count from a length that is stated there, or from none, whatever the longest position is."""
+    return settings["rope_type"] == "default" or "original_max_position_embeddings" in settings

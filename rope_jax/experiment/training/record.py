@@ -34,6 +34,7 @@ def stage_entry(
       losses: length -> held-out losses.
     """
     stage, thetas = run.config.stages[index], thetas_of(run, index)
+    recipe = stage.data or run.config.data
     schedules = evaluated_schedules(run, index, state, stage.length) or {}
     return {
         "name": stage.name,
@@ -45,6 +46,7 @@ def stage_entry(
         "original_length": original_length(run, index),
         "theta": next(iter(thetas.values()), None) if len(set(thetas.values())) < 2 else thetas,
         "learnable": stage.learnable,
+        "pose": None if not recipe.pose_chunks else {"chunks": recipe.pose_chunks, "target": stage.pose_target},
         "schedules": {
             group: None
             if schedule is None

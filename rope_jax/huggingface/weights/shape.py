@@ -9,6 +9,9 @@ from rope_jax.huggingface.weights.readings import Windows
 from rope_jax.huggingface.weights.settings import FULL, SLIDING, Settings
 from rope_jax.spec import ModelRope, RopeSpec
 
+TRAINED = "trained_length"
+"""A key of config.json that only exports of weights trained further have: no other tells that apart from a method."""
+
 
 def decoder_config(raw: Mapping[str, Any], rope: ModelRope, *, dtype: str = "float32") -> nn.DecoderConfig:
     """The decoder of a configuration.
@@ -51,11 +54,16 @@ def decoder_config(raw: Mapping[str, Any], rope: ModelRope, *, dtype: str = "flo
 
 
 def trained_length(raw: Mapping[str, Any]) -> int:
-    """Tokens that the model was trained on: the original length of its rope settings, else its longest position.
+    """Tokens that the model was trained on.
+
+    As an export of trained weights states it (`TRAINED`), else the original length of its rope settings, else its
+    longest position.
 
     Raises:
-      ValueError: neither is stated, nor a default of the model type.
+      ValueError: none is stated, nor a default of the model type.
     """
+    if TRAINED in raw:
+        return Settings(raw, family_of(raw).defaults, raw["model_type"]).count(TRAINED)
     key = "original_max_position_embeddings"
     dicts = [value for name in ("rope_parameters", "rope_scaling") if isinstance(value := raw.get(name), Mapping)]
     dicts += [value for outer in dicts for value in outer.values() if isinstance(value, Mapping)]

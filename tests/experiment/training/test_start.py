@@ -85,7 +85,9 @@ def test_the_export_has_the_form_of_the_checkpoint(finished):
     config, where, _ = finished
     began, ended = weights.load_pretrained(config.model.checkpoint), weights.load_pretrained(where / "export")
     assert ended.decoder.config == began.decoder.config
-    assert ended.trained_length == 16
+    # What the method counts from, and what the weights were trained at.
+    assert ended.config["rope_parameters"]["original_max_position_embeddings"] == 16
+    assert ended.trained_length == ended.config["max_position_embeddings"] == 32
     assert ended.tokenizer.to_str() == began.tokenizer.to_str()
     (spec,) = ended.rope.specs.values()
     assert spec is not None and spec.theta == 2e4
@@ -136,8 +138,7 @@ def test_a_raised_base_lies_under_the_method_of_the_checkpoint(tmp_path):
     assert (original_length(run, 0), factor_of(run, 0)) == (16, 2.0)
 
 
-def test_an_export_without_a_method_states_the_length_that_it_was_trained_at(tmp_path):
-    """Nothing else in its configuration would; a method states what it stretches."""
+def test_a_run_from_an_export_goes_on_from_the_length_that_it_was_trained_at(tmp_path):
     source = write_checkpoint(tmp_path / "model")
     stages = (StageConfig("raised", 32, 3, theta=1e6),)
     config = from_checkpoint(tmp_path, source, stages=stages)
@@ -146,7 +147,20 @@ def test_an_export_without_a_method_states_the_length_that_it_was_trained_at(tmp
     ended = weights.load_pretrained(tmp_path / "runs" / "run" / "export")
     assert ended.trained_length == 32
     assert [spec and spec.theta for spec in ended.rope.specs.values()] == [1e6]
-    assert open_run(dataclasses.replace(config, model=ModelConfig(checkpoint=ended.source))).subject.own_length == 32
+    further = (StageConfig("further", 64, 3, transform="YaRN()"),)
+    run = open_run(dataclasses.replace(config, model=ModelConfig(checkpoint=ended.source), stages=further))
+    assert (original_length(run, 0), factor_of(run, 0)) == (32, 2.0)
+
+
+def test_a_length_that_a_method_counts_from_stays_the_longest_position(tmp_path):
+    """Readers multiply it by the factor of linear scaling."""
+    source = write_checkpoint(tmp_path / "model")
+    stages = (StageConfig("interpolated", 32, 3, transform="PositionInterpolation()"),)
+    config = from_checkpoint(tmp_path, source, stages=stages)
+    (tmp_path / "run.toml").write_text(toml(config), encoding="utf-8")
+    assert main([str(tmp_path / "run.toml")]) == 0
+    ended = weights.load_pretrained(tmp_path / "runs" / "run" / "export")
+    assert (ended.trained_length, ended.config["max_position_embeddings"]) == (32, 16)
 
 
 def without_tokenizer(folder: Path) -> str:

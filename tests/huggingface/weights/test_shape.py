@@ -79,6 +79,9 @@ def test_trained_length_is_the_original_one() -> None:
     nested = {"full_attention": yarn | {"rope_theta": 1e6}, "sliding_attention": {"rope_type": "default"}}
     assert trained_length(CONFIGS["gemma3"] | {"rope_parameters": nested}) == 16
     assert trained_length(CONFIGS["phi3"] | {"original_max_position_embeddings": 8}) == 8
+    assert trained_length(CONFIGS["llama"] | {"rope_scaling": yarn, "trained_length": 64}) == 64
+    with pytest.raises(ValueError, match="`trained_length` must be an integer of at least 1; got 0"):
+        trained_length(CONFIGS["llama"] | {"trained_length": 0})
 
 
 @pytest.mark.parametrize(

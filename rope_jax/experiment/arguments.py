@@ -39,7 +39,7 @@ def read_arguments(words: Sequence[str]) -> Request:
 
     Raises:
       ValueError, TypeError, OSError: as `load_config`, and neither a file nor a checkpoint first.
-      SystemExit: an override that does not parse (code 2), or `--help` (0).
+      SystemExit: `--help` (0).
     """
     rest, given = taken(words, [name for name, _ in SHORT])
     checkpoint = given.get("--checkpoint")

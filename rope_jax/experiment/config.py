@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rope_jax.experiment.overrides import overridden_by
 from rope_jax.experiment.rules import validate
 from rope_jax.experiment.settings import (
     DataConfig,
@@ -56,10 +57,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
 
     Raises:
         OSError: no such file, or a folder.
-        ValueError: not TOML in UTF-8, an unknown key (the nearest one is named), a number that is not finite, or a
-            broken rule.
+        ValueError: not TOML in UTF-8, an unknown key (the nearest one is named), an override that does not parse, a
+            number that is not finite, or a broken rule.
         TypeError: a value of another type than its field.
-        SystemExit: an override that does not parse (code 2).
+        SystemExit: `--help`.
 
     Example:
         >>> load_config("configs/quickstart.toml", ["--train.steps", "40"]).train.steps  # doctest: +SKIP
@@ -71,9 +72,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
 def overridden(config: ExperimentConfig, overrides: Sequence[str]) -> ExperimentConfig:
     """A config with dotted overrides applied, validated; raises as `load_config` does."""
     if overrides:
-        import tyro
-
-        config = tyro.cli(ExperimentConfig, default=config, args=list(overrides))
+        config = overridden_by(overrides, config)
     validate(config)
     return config
 

@@ -65,6 +65,8 @@ def test_help_after_a_config_lists_its_settings(config_file, capsys):
         (["--train.steps", "9"], "`config` must come first; got '--train.steps'"),
         (["CONFIG", "--train.warmup", "50"], "train.warmup"),
         (["CONFIG", "--sweep.methods", "Yarn()"], "'YaRN'"),
+        (["CONFIG", "--train.stepz", "40"], "`--train.stepz` is not a setting. Did you mean `--train.steps`?"),
+        (["CONFIG", "--train.steps", "4", "0"], "`overrides` must be settings, each with its value; got '0' alone"),
     ],
 )
 def test_a_users_fault_is_one_line_and_code_2(config_file, tmp_path, capsys, words, message):

@@ -114,14 +114,6 @@ def test_overrides_obey_the_rules(tmp_path):
         load_config(written(tmp_path, ""), ["--train.learning_rate", "nan"])
 
 
-def test_an_unknown_flag_leaves_with_code_2_and_the_nearest_one(tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        load_config(written(tmp_path, ""), ["--train.stepz", "40"])
-    assert stop.value.code == 2
-    output = capsys.readouterr()
-    assert "--train.steps" in output.out + output.err
-
-
 BROKEN = [
     ({"name": "a/b"}, "name"),
     ({"name": "a\\b"}, "name"),

@@ -50,7 +50,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Any setting can be changed: --stages.0.steps 100 --optimizer.learning-rate 1e-3 --output FOLDER. "
         "CONFIG.toml --help lists all with their values. Everything is written to OUTPUT/NAME: metrics.jsonl, "
         "checkpoints, TensorBoard events, and record.json, which says what every stage saw. The same command goes on "
-        "where it was stopped, on as many devices as there are then. Exit codes: 0 all done, or stopped by SIGTERM; 1 "
+        "where it was stopped, on as many devices as there are then; stages that it has not reached may be changed, "
+        'and to train longer one with schedule = "rewarmed" is added. Exit codes: 0 all done, or stopped by SIGTERM; 1 '
         "it diverged; 2 the command cannot be carried out; 130 stopped by Ctrl-C.",
         add_help=False,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rope_jax.experiment.config import toml_table
+from rope_jax.experiment.overrides import overridden_by
 from rope_jax.experiment.strict import from_table
 from rope_jax.experiment.training.rules import open_run
 from rope_jax.experiment.training.settings import RunConfig
@@ -62,8 +63,7 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         import tyro
 
         # Without subcommands, settings of a stage's own data are options as all others are.
-        plain = (tyro.conf.AvoidSubcommands,)
-        changed = tyro.cli(RunConfig, default=config, args=list(overrides), config=plain)
+        changed = overridden_by(overrides, config, config=(tyro.conf.AvoidSubcommands,))
         config = _handed_down(changed, config, [stage.get("data", {}) for stage in stages])
     return config
 
@@ -107,20 +107,3 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from _leaves(item, f"{path}[{index}]")
     else:
         yield path, value
-
-
-def check_same(saved: Mapping[str, Any], config: RunConfig, where: str) -> None:
-    """Refuses to go on from a checkpoint of other settings.
-
-    Raises:
-        ValueError: some differ; each is named with both values.
-    """
-    own = bearing(config)
-    paths = list(dict.fromkeys((*saved, *own)))
-    differing = [path for path in paths if saved.get(path) != own.get(path)]
-    if differing:
-        shown = "; ".join(f"{path} = {saved.get(path)!r} there, {own.get(path)!r} here" for path in differing)
-        raise ValueError(
-            f"`config` must be the one that {where} was saved with; got {shown}. "
-            "Set these back, or give the run another name."
-        )

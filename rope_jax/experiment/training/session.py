@@ -12,13 +12,14 @@ from jaxtyping import PyTree
 
 from rope_jax import nn
 from rope_jax.experiment.checkpoint import Checkpoints, check_space
-from rope_jax.experiment.training.config import bearing, check_same
+from rope_jax.experiment.training.config import bearing
 from rope_jax.experiment.training.evaluation import HeldOut
 from rope_jax.experiment.training.export import FOLDER as EXPORT
 from rope_jax.experiment.training.folder import locked, make_folder
 from rope_jax.experiment.training.guard import check_numbers
 from rope_jax.experiment.training.metrics import Metrics
 from rope_jax.experiment.training.record import run_header, stage_entry, write_record
+from rope_jax.experiment.training.resuming import check_same
 from rope_jax.experiment.training.rules import check_mesh
 from rope_jax.experiment.training.stage_step import stage_step
 from rope_jax.experiment.training.stages import stage_schedules
@@ -183,7 +184,7 @@ class Session:
             return None
         meta = self.checkpoints.meta(step)
         where = f"step {step} of {self.checkpoints.folder}"
-        check_same(meta["config"], self.config, where)
+        check_same(meta["config"], self.config, where, meta["stage"] + (meta["feed"] is not None))
         if meta["checkpoint"] != self.origin:
             raise ValueError(
                 f"`model.checkpoint` must hold the weights that {where} was trained from; got others. "

@@ -10,7 +10,7 @@ import pytest
 
 import rope_jax as rj
 from rope_jax.experiment.settings import ModelConfig
-from rope_jax.experiment.training.config import bearing, check_same, load_run
+from rope_jax.experiment.training.config import load_run
 from rope_jax.experiment.training.optimizer import learning_rate, stage_optimizer, stage_starts
 from rope_jax.experiment.training.rules import check_mesh, open_run
 from rope_jax.experiment.training.settings import ComputeConfig, OptimizerConfig, RunConfig, StageConfig
@@ -176,10 +176,3 @@ def test_the_data_of_a_stage_is_what_differs(tmp_path):
 def test_a_sweep_is_not_a_run():
     with pytest.raises(ValueError, match=r"`stages` must be tables of a run .*extrapolate\.py"):
         load_run("configs/quickstart.toml")
-
-
-def test_other_settings_are_named_with_both_values():
-    saved, other = bearing(config()), replace(config(seed=3, output="elsewhere"), name="other")
-    with pytest.raises(ValueError, match=r"`config` must be the one that here was saved with; got seed = 0 there, 3 "):
-        check_same(saved, other, "here")
-    check_same(saved, replace(config(compute=ComputeConfig(accumulate=2)), name="other"), "here")

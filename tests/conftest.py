@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,22 @@ if "rope_jax" in sys.modules:
     raise RuntimeError("rope_jax must be imported after the hook that checks its shapes. Import it in tests only.")
 # An int is a float, as type checkers have it.
 jaxtyping.install_import_hook("rope_jax", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
+    """A file's tests stay in one process, so that they share what they compiled; files start as they are collected."""
+    from xdist.scheduler import LoadFileScheduling
+
+    if config.getvalue("dist") != "load":
+        return None
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest in one piece starts first: at the end the other processes would wait for it."""
+    items.sort(key=lambda item: item.path.name != "test_eight_devices.py")
 
 
 @pytest.fixture(scope="session")

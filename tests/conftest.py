@@ -1,5 +1,6 @@
 """What every test runs under: the CPU, a compile cache that lasts, strict promotion, shapes checked at run time."""
 
+import gc
 import hashlib
 import os
 import platform
@@ -40,6 +41,9 @@ import jaxtyping  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# A collection frees next to nothing of all that jax keeps of its programs, and by the usual thresholds often walks it.
+gc.set_threshold(5000, 10, 20)
 
 if "rope_jax" in sys.modules:
     raise RuntimeError("rope_jax must be imported after the hook that checks its shapes. Import it in tests only.")

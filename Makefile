@@ -9,8 +9,7 @@ export PYTHON
 python := .venv/bin/python
 # The checkout's own place is part of the stamps: a copied checkout would otherwise run the original's code.
 here := $(shell pwd | cksum | cut -d ' ' -f 1)
-# A file's tests stay in one process, so that they share what they compiled.
-workers := -n auto --maxprocesses 8 --dist loadfile
+workers := -n auto --maxprocesses 8
 run := .venv/.run-$(here)
 hf := .venv/.hf-$(here)
 dev := .venv/.dev-$(here)

@@ -141,6 +141,12 @@ def _cos_sin(phase: Phase, positions: Array, frequency: _Frequency) -> tuple[Arr
     if phase == "float32":
         radians = positions.astype(jnp.float32) * frequency.inv_freq
         return jnp.cos(radians), jnp.sin(radians)
+    return _exact(positions, frequency)
+
+
+@jax.jit
+def _exact(positions: Array, frequency: _Frequency) -> tuple[Array, Array]:
+    """Traced once however many tables a program makes."""
     high, low = turns_per_token(*frequency)
     # Fixed point has no NaN: a diverged frequency must not come out as a plausible angle.
     spoiled = jnp.where(jnp.isfinite(frequency.inv_freq), 0.0, jnp.nan).astype(jnp.float32)

@@ -1,5 +1,6 @@
 """What every test runs under: the CPU, a compile cache that lasts, strict promotion, shapes checked at run time."""
 
+import gc
 import hashlib
 import os
 import platform
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,10 +42,29 @@ import jaxtyping  # noqa: E402
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+# A collection frees next to nothing of all that jax keeps of its programs, and by the usual thresholds often walks it.
+gc.set_threshold(5000, 10, 20)
+
 if "rope_jax" in sys.modules:
     raise RuntimeError("rope_jax must be imported after the hook that checks its shapes. Import it in tests only.")
 # An int is a float, as type checkers have it.
 jaxtyping.install_import_hook("rope_jax", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
+    """A file's tests stay in one process, so that they share what they compiled; files start as they are collected."""
+    from xdist.scheduler import LoadFileScheduling
+
+    if config.getvalue("dist") != "load":
+        return None
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest in one piece starts first: at the end the other processes would wait for it."""
+    items.sort(key=lambda item: item.path.name != "test_eight_devices.py")
 
 
 @pytest.fixture(scope="session")

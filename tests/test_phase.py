@@ -152,6 +152,16 @@ def test_a_long_program_holds_no_table():
     assert len(lowered.as_text()) < 200_000
 
 
+def test_many_tables_are_one_function():
+    """Tables of one shape repeat a call in the program, not the integer arithmetic behind it."""
+
+    def size(count):
+        tables = jax.jit(lambda s, p: [rj.rotary_table(s, p + shift).cos for shift in range(count)])
+        return len(tables.lower(rj.geometric_schedule(16), jnp.arange(6, dtype=jnp.int32)).as_text())
+
+    assert size(8) < 1.5 * size(1)
+
+
 @pytest.mark.parametrize("phase", ["exact", "float32"])
 def test_first_derivatives_are_the_analytic_ones(phase):
     """d cos / d omega = -p sin, d sin / d omega = p cos, and both are linear in the scale; at large positions too."""

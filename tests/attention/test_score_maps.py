@@ -94,6 +94,16 @@ def with_gradients(floats, tokens, regions, cotangent, backend):
     return out, back(cotangent)[0]
 
 
+@partial(jax.jit, static_argnames="score_map")
+def by_map(floats, tokens, score_map):
+    return attend(**floats, **tokens, regions=score_map.regions(**tokens, schedule=SCHEDULE))
+
+
+@jax.jit
+def plainly(floats, tokens):
+    return attend(**floats, **tokens)
+
+
 @pytest.mark.parametrize("backend", ["reference", "chunked"])
 @pytest.mark.parametrize("where", CASES)
 @every_map
@@ -152,8 +162,7 @@ def test_scores_are_plain_inside_the_window_and_not_beyond(name):
     tokens: dict[str, Any] = {f"{side}_positions": jnp.arange(score_map.plain_below)[None] + 77 for side in ("q", "kv")}
     table = rj.rotary_table(SCHEDULE, tokens["q_positions"])
     turned: dict[str, Any] = {"q": rj.rotate(x["q"], table), "k": rj.rotate(x["k"], table), "v": x["v"]}
-    got = attend(**x, **tokens, regions=score_map.regions(**tokens, schedule=SCHEDULE))
-    np.testing.assert_allclose(got, attend(**turned, **tokens), atol=2e-6)
+    np.testing.assert_allclose(by_map(x, tokens, score_map), plainly(turned, tokens), atol=2e-6)
 
 
 @every_map
@@ -162,7 +171,6 @@ def test_every_document_has_the_result_it_has_alone(name):
     score_map = MAPS[name][0]
     length, alone = 21, qkv(batch=1, queries=21, keys=21)
 
-    @jax.jit
     def run(floats, positions, segments):
         tokens: dict[str, Any] = {
             "q_positions": positions,
@@ -170,7 +178,7 @@ def test_every_document_has_the_result_it_has_alone(name):
             "q_segments": segments,
             "kv_segments": segments,
         }
-        return attend(**floats, **tokens, regions=score_map.regions(**tokens, schedule=SCHEDULE))
+        return by_map(floats, tokens, score_map)
 
     def placed(before, positions, segments):
         """The document behind `before` other tokens, in a row of 32."""
@@ -200,7 +208,7 @@ def test_a_leaky_slope_keeps_its_phase_far_out():
     far = jnp.asarray([[0, 5_000_000, 9_999_999]], jnp.int32)
     x: dict[str, Any] = {name: jnp.asarray(array) for name, array in qkv(batch=1, queries=3, keys=3).items()}
     tokens: dict[str, Any] = {"q_positions": far, "kv_positions": far}
-    got = attend(**x, **tokens, regions=LeakyReRoPE(window=8, factor=100).regions(**tokens, schedule=SCHEDULE))
+    got = by_map(x, tokens, LeakyReRoPE(window=8, factor=100))
     rule = partial(score_reference.leaky_rerope, window=8, factor=100)
     want = score_reference.attention(
         x, SCHEDULE.float64(), rule, np.zeros(got.shape), softcap=1e9,

@@ -1,7 +1,9 @@
 """Score maps and logit scales as methods of a sweep: what they build, how far they reach, where they are refused."""
 
 import dataclasses
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -82,6 +84,11 @@ def test_plan_refuses_what_cannot_be_built_or_tuned(tmp_path):
         plan(dataclasses.replace(tiny, finetune=tuned))
 
 
+@partial(jax.jit, static_argnames="score_map")
+def forward(model, token_ids, schedule, positions, *, score_map=None, query_scale=None):
+    return model(token_ids, schedule, positions=positions, score_map=score_map, query_scale=query_scale)
+
+
 def test_scores_are_those_of_the_decoder_with_the_map():
     model = decoder(dataclasses.replace(SMALL, pattern=("all",), windows=()))
     graphdef, params = nnx.split(model)
@@ -97,7 +104,7 @@ def test_scores_are_those_of_the_decoder_with_the_map():
     for settings in ({"score_map": score_map}, {"query_scale": rule}, {"score_map": score_map, "query_scale": rule}):
         losses = evaluate.score(step, params, schedule, tokens, 2, **settings)[0]
         given = settings | ({"query_scale": rule(positions)} if "query_scale" in settings else {})
-        logits = np.asarray(model(tokens[:, :-1], schedule, positions=positions, **given), np.float64)
+        logits = np.asarray(forward(model, tokens[:, :-1], schedule, positions, **given), np.float64)
         chosen = np.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
         np.testing.assert_allclose(losses, np.log(np.exp(logits).sum(axis=-1)) - chosen, rtol=0, atol=1e-5)
         np.testing.assert_allclose(losses[:, :4], plain[:, :4], rtol=0, atol=1e-5)

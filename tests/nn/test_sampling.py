@@ -12,7 +12,7 @@ from flax import nnx
 import rope_jax as rj
 from rope_jax import nn
 from rope_jax.nn.sampling import sampler
-from tests.nn.models import PLAIN, TOKEN_IDS, decoder, drawn
+from tests.nn.models import PLAIN, POSITIONS, TOKEN_IDS, decoder, drawn, forward
 from tests.unchecked import unchecked
 
 PROBABILITIES = np.array([0.02, 0.4, 0.08, 0.3, 0.2])
@@ -73,7 +73,7 @@ def test_log_probs_are_of_the_whole_distribution_at_temperature_one():
     got = nn.generate(
         decoder(), TOKEN_IDS, max_new_tokens=1, schedule=PLAIN, temperature=0.3, top_p=0.5, rng=jax.random.key(0)
     )
-    logits = decoder()(TOKEN_IDS, PLAIN, positions=jnp.arange(10, dtype=jnp.int32)[None])[:, -1]
+    logits = forward(decoder(), TOKEN_IDS, PLAIN, POSITIONS)[:, -1]
     expected = jnp.take_along_axis(jax.nn.log_softmax(logits), got.tokens, axis=1)
     np.testing.assert_allclose(got.log_probs, expected, rtol=0, atol=2e-5)
 
@@ -86,7 +86,7 @@ def test_new_tokens_follow_the_nucleus_of_the_models_own_distribution():
         decoder(), prompt, max_new_tokens=1, chunk=1, schedule=PLAIN, temperature=temperature, top_p=top_p,
         rng=jax.random.key(3),
     )  # fmt: skip
-    logits = decoder()(jnp.asarray([[5]]), PLAIN, positions=jnp.zeros((1, 1), jnp.int32))[0, 0]
+    logits = forward(decoder(), jnp.asarray([[5]]), PLAIN, jnp.zeros((1, 1), jnp.int32))[0, 0]
     share = np.exp(np.asarray(logits, np.float64) / temperature)
     share /= share.sum()
     falling = np.argsort(-share)

@@ -162,6 +162,18 @@ def divided_states(x: Any, sharding: Sharding | None) -> Any:
     return jax.lax.with_sharding_constraint(x, parts.spec(x.shape[0], parts.context, None))
 
 
+def looked_up(x: Any, sharding: Sharding | None) -> Any:
+    """Embeddings [batch, seq, embed] on their way to `divided_states`, by way of parts of their width.
+
+    A table of tokens lies in parts of its width; the compiler moves such parts to the devices of their tokens one mesh
+    axis at a time, and would otherwise make all of them whole on every device first.
+    """
+    parts = division(sharding)
+    if parts is None or x.shape[-1] % parts.shards:
+        return x
+    return jax.lax.with_sharding_constraint(x, parts.spec(x.shape[0], None, parts.context))
+
+
 def check_whole_context(sharding: Sharding | None) -> None:
     """Keys in a cache are not divided along the sequence."""
     parts = division(sharding)

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int32, Integer
 
+from rope_jax.attention.sharding import looked_up
 from rope_jax.nn.agreement import check_layer_cache, check_order_alone, check_streams
 from rope_jax.nn.block import Block, Tokens, make_norm, run_layers
 from rope_jax.nn.cache import Keys
@@ -196,7 +197,7 @@ class Decoder(nnx.Module):
         index = jnp.where(padding, 0, token_ids)
         # A negative index would count from the end.
         index = jnp.where(index < 0, config.vocab, index)
-        x = self.embedding[...].at[index].get(mode="fill", fill_value=jnp.nan)
+        x = looked_up(self.embedding[...].at[index].get(mode="fill", fill_value=jnp.nan), config.sharding)
         x = x * config.input_scale
         if self.learned is not None:
             x = x + self.learned(positions)

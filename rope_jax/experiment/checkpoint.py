@@ -55,6 +55,7 @@ def save(folder: str | Path, step: int, items: Mapping[str, Any], meta: Mapping[
 
     Raises:
         ValueError: the step is not later than the last one.
+        OSError: it cannot be written.
     """
     with Checkpoints(folder) as checkpoints:
         checkpoints.save(step, items, meta, wait=True)
@@ -114,7 +115,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._checkpointer.close()
+        with self._writing():
+            self._checkpointer.close()
 
     @property
     def latest(self) -> int | None:
@@ -131,14 +133,16 @@ class Checkpoints:
         if latest is not None and step <= latest:
             raise ValueError(f"`step` must be above the last saved one, {latest}; got {step}. Use another folder.")
         note = {"step": step, "meta": dict(meta), "leaves": {name: _leaves(item) for name, item in items.items()}}
-        if wait:
-            self._checkpointer.save_checkpointables(step, dict(items), force=True, custom_metadata=note)
-        else:
-            self._checkpointer.save_checkpointables_async(step, dict(items), force=True, custom_metadata=note)
+        with self._writing():
+            if wait:
+                self._checkpointer.save_checkpointables(step, dict(items), force=True, custom_metadata=note)
+            else:
+                self._checkpointer.save_checkpointables_async(step, dict(items), force=True, custom_metadata=note)
 
     def wait(self) -> None:
         """Waits until every step that was saved is complete."""
-        self._checkpointer.wait()
+        with self._writing():
+            self._checkpointer.wait()
 
     def meta(self, step: int) -> dict[str, Any]:
         """The note of a step.
@@ -168,6 +172,25 @@ class Checkpoints:
             if note.get("step", step) != step:
                 raise ValueError(f"it holds step {note['step']}")
             return {"meta": note["meta"], "leaves": note["leaves"]}
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What a disk that is full or gone raises, now or for a step before, in words that say what to do."""
+        try:
+            yield
+        except Exception as error:
+            # Asked of the disk: the writer counts what it has begun as well.
+            whole = (
+                [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
+                if self.folder.is_dir()
+                else []
+            )
+            then = f"goes on from step {max(whole)}" if whole else "begins anew"
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise OSError(
+                f"`checkpoint` must be written to {self.folder}; got {reason}. Make room there, or mend what it says: "
+                f"the same command {then}."
+            ) from None
 
     @contextmanager
     def _whole(self, step: int) -> Iterator[None]:

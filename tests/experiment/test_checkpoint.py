@@ -1,6 +1,7 @@
 """Checkpoints: what is saved comes back bit for bit, where it is asked to, or not at all."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -205,3 +206,20 @@ def test_a_disk_without_room_is_refused_with_the_numbers(tmp_path, monkeypatch):
         check_space(tmp_path / "new", state, 2)
     (tmp_path / "old").write_bytes(bytes(3 * 2**20))
     check_space(tmp_path, state, 2)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_disk_that_fills_up_is_named_with_the_step_that_is_whole(tmp_path, wait):
+    limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, {"x": jnp.zeros(4)}, {}, wait=True)
+    large = jax.random.normal(jax.random.key(0), (4096,))
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+        with pytest.raises(OSError, match=rf"`checkpoint` must be written to {tmp_path}; got .*goes on from step 1\."):
+            checkpoints.save(2, {"x": large}, {}, wait=wait)
+            checkpoints.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    with Checkpoints(tmp_path) as again:
+        assert again.latest == 1

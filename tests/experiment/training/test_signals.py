@@ -6,8 +6,10 @@ import time
 
 import pytest
 
+from rope_jax.experiment.training.evaluation import HeldOut
+from rope_jax.experiment.training.metrics import lines_of
 from rope_jax.experiment.training.settings import CheckpointConfig, HeldOutConfig, LogConfig, StageConfig
-from tests.experiment.training.runs import run_config, toml
+from tests.experiment.training.runs import run_config, toml, trained
 from tests.experiment.training.test_killed import entries, started
 
 
@@ -96,3 +98,16 @@ def test_a_second_signal_ends_even_a_save_that_hangs(endless, monkeypatch):
     assert process.returncode == 128 + signal.SIGTERM
     assert rest == "stopped; the same command goes on from the last checkpoint\n"
     assert entries(folder / "checkpoints") == []
+
+
+def test_a_stage_that_only_evaluates_ends_with_the_signal_that_came_in_it(tmp_path, monkeypatch):
+    def losses(*_):
+        signal.raise_signal(signal.SIGTERM)
+        return {"loss": 1.0, "tail": 1.0}
+
+    monkeypatch.setattr(HeldOut, "losses", losses)
+    stages = (StageConfig("as it is", 16, 0), StageConfig("base", 16, 5))
+    outcome = trained(run_config(tmp_path, stages=stages))
+    assert (outcome.step, outcome.stopped) == (0, signal.SIGTERM)
+    lines = lines_of(tmp_path / "runs" / "run" / "metrics.jsonl")
+    assert [line["stage"] for line in lines] == ["as it is"]

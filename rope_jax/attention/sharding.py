@@ -163,15 +163,15 @@ def divided_states(x: Any, sharding: Sharding | None) -> Any:
 
 
 def looked_up(x: Any, sharding: Sharding | None) -> Any:
-    """Embeddings [batch, seq, embed] on their way to `divided_states`, by way of parts of their width.
+    """Embeddings [batch, seq, embed] as a table divided along its width gives them, brought to `divided_states`.
 
-    A table of tokens lies in parts of its width; the compiler moves such parts to the devices of their tokens one mesh
-    axis at a time, and would otherwise make all of them whole on every device first.
+    The compiler moves parts of the width to the devices of their tokens one mesh axis at a time; left to itself it
+    makes the whole of them on every device first.
     """
     parts = division(sharding)
-    if parts is None or x.shape[-1] % parts.shards:
-        return x
-    return jax.lax.with_sharding_constraint(x, parts.spec(x.shape[0], None, parts.context))
+    if parts is not None and x.shape[-1] % parts.shards == 0:
+        x = jax.lax.with_sharding_constraint(x, parts.spec(x.shape[0], None, parts.context))
+    return divided_states(x, sharding)
 
 
 def check_whole_context(sharding: Sharding | None) -> None:

@@ -12,6 +12,8 @@ from rope_jax.experiment.training.settings import CheckpointConfig, HeldOutConfi
 from tests.experiment.training.runs import run_config, toml, trained
 from tests.experiment.training.test_killed import entries, started
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def endless(tmp_path):

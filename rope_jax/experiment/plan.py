@@ -96,15 +96,16 @@ def plan(config: ExperimentConfig, subject: Subject | None = None) -> list[Cell]
     for seed in config.seeds:
         for cell in (*_base(config, seed), *_tuned(config, seed)):
             cells.setdefault(cell_key(config, cell.row()), cell)
+    published = Checkpoint(config, subject) if config.finetune.export else None
     # Built here and thrown away, so that what cannot be built is refused before the first step.
     for cell in cells.values():
         try:
             cell.schedules(config, subject)
             cell.scoring(config, subject)
-            if config.finetune.export and cell.metric == "training":
+            if published is not None and cell.metric == "training":
                 rope = exported_rope(subject, cell.tuned_transform(config), cell.calls.layers)
                 reached = config.train.length * config.finetune.multiple
-                Checkpoint(config, subject).check_saved(rope, reached=reached)
+                published.check_saved(rope, reached=reached)
         except (TypeError, ValueError, OverflowError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"{_entry(config, cell)}: {error}") from error
